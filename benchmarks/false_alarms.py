@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from scipy.stats import binomtest
 
@@ -142,10 +141,9 @@ def judge_ab(options: argparse.Namespace) -> None:
     processes = 0
     for number in range(1, options.runs + 1):
         with busy_loops(options.loops):
-            content = run_ab(options.python, options.words)
-        found = Counter(one["verdict"] for one in content["verdicts"])
+            found, count = run_ab(options.python, options.words)
         verdicts += found
-        processes += content["processes"]
+        processes += count
         print(f"run {number}: {', '.join(f'{count} {name}' for name, count in found.items())}", flush=True)
     print(f"{processes} processes in {options.runs} runs")
     rows = verdicts.total()
@@ -159,8 +157,8 @@ def rate_text(count: int, total: int) -> str:
     return f"{count} of {total}, 95 % interval {low:.2%} to {high:.2%}"
 
 
-def run_ab(python: str, words: list[str]) -> dict[str, Any]:
-    """Compare an interpreter with itself; return the verdicts, and the number of processes."""
+def run_ab(python: str, words: list[str]) -> tuple[Counter[str], int]:
+    """Compare an interpreter with itself; return the number of each verdict, and of processes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ab.json"
         saved = Path(folder) / "saved"
@@ -169,8 +167,8 @@ def run_ab(python: str, words: list[str]) -> dict[str, Any]:
         status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
         if status in WITHOUT_VERDICTS:
             sys.exit(f"dtdispatch ab ended with {status}")
-        content: dict[str, Any] = json.loads(path.read_text())
-        return {**content, "processes": len([*saved.glob("*/*.json")])}
+        [gate] = json.loads(path.read_text())["gates"]
+        return Counter(one["verdict"] for one in gate["verdicts"]), len([*saved.glob("*/*.json")])
 
 
 def judge_saved_run(options: argparse.Namespace) -> None:

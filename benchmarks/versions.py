@@ -45,7 +45,7 @@ def compare(base: str, head: str, flags: Sequence[str]) -> list[Mapping[str, Any
         status = subprocess.run(command, check=False, stdout=sys.stderr).returncode
         if status in NO_VERDICTS:
             sys.exit(f"dtdispatch ab ended with {status}")
-        verdicts: list[Mapping[str, Any]] = json.loads(path.read_text())["verdicts"]
+        verdicts: list[Mapping[str, Any]] = json.loads(path.read_text())["gates"][0]["verdicts"]
         return verdicts
 
 
@@ -63,11 +63,10 @@ def op_of(label: str) -> str:
 def add_verdicts(cells: Cells, base: str, head: str, verdicts: Iterable[Mapping[str, Any]]) -> None:
     """Add the figures of each row on two versions; a figure of an earlier comparison is kept."""
     for one in verdicts:
-        figures = one["figures"]
-        if "head_ns" in figures:
+        if one["change"]:
             row = cells.setdefault((op_of(one["label"]), one["state"]), {})
-            row.setdefault(base, f"{figures['base_ns'] / 1000:,.1f}")
-            row[head] = f"{figures['head_ns'] / 1000:,.1f}{ARROWS.get(one['verdict'], '')}"
+            row.setdefault(base, f"{one['change']['base'] / 1000:,.1f}")
+            row[head] = f"{one['change']['head'] / 1000:,.1f}{ARROWS.get(one['verdict'], '')}"
 
 
 def step_ns(results: Iterable[Mapping[str, Any]]) -> list[float]:

@@ -16,13 +16,13 @@ LABEL = "add.Tensor(f32[16,8]S0, f32[16,8]S0)@4"
 
 
 def verdict(base_ns: float, head_ns: float, word: str) -> dict[str, object]:
-    figures = {"base_ns": base_ns, "head_ns": head_ns}
-    return {"label": LABEL, "state": "hit", "verdict": word, "figures": figures}
+    change = {"base": base_ns, "head": head_ns}
+    return {"label": LABEL, "state": "hit", "verdict": word, "change": change}
 
 
 def test_version_table_marks_confirmed_changes() -> None:
     cells: Cells = {}
-    missing = {"label": LABEL, "state": "miss", "verdict": "missing", "figures": {}}
+    missing = {"label": LABEL, "state": "miss", "verdict": "missing", "change": None}
     add_verdicts(cells, "2.9", "2.10", [verdict(19_300, 8_200, "improved")])
     add_verdicts(cells, "2.10", "2.11", [verdict(8_300, 8_800, "passed"), missing])
     assert list(table(cells, ["2.9", "2.10", "2.11"], "hit")) == [

@@ -103,7 +103,7 @@ def fake_python(
     name: str,
     does: str = "",
     row: str = ROW,
-    probe: dict[str, str] | None = None,
+    probe: Mapping[str, str | int] | None = None,
     runs: Sequence[ReportedRun] = (),
     **factors: float,
 ) -> Path:
@@ -124,9 +124,9 @@ def fake_python(
         texts[metric] = saved_text(run)
         for value, holder in HOLDERS.items():
             texts[metric] = texts[metric].replace(str(value), holder)
-    good = {"plugin": version("pytest-dtdispatch"), "torch": "2.13.0", **(probe or {})}
+    good = {"plugin": version("pytest-dtdispatch"), "has_torch": 1, "path": [], "sources": []}
     spec = {"name": name, "calls": str(folder / "calls"), "does": does, "factors": factors}
-    spec |= {"runs": texts, "probe": good}
+    spec |= {"runs": texts, "probe": {**good, **(probe or {})}}
     path = folder / name
     path.write_text(SCRIPT.format(python=sys.executable, spec=repr(spec)))
     path.chmod(0o755)

@@ -15,8 +15,14 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.ab.rule import default_rule
+from pytest_dtdispatch.ab.run import judge_runs, read_folder
+from pytest_dtdispatch.ab.values import Metric
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.events import CodePlace
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.verdicts import RowVerdict, SideShift
+from pytest_dtdispatch.report.data import FORMAT
 from pytest_dtdispatch.steps.events import Collective, Miss, QueriedCache, Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from tests.ab.fakes import (
@@ -41,6 +47,13 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compare(base: Path, head: Path, *more: str) -> int:
     return main(["ab", "--base", str(base), "--head", str(head), *more])
+
+
+def verdicts_of(folder: Path, metric: Metric) -> dict[RowId, RowVerdict]:
+    """Return the verdicts on the runs that ``--keep`` left, by the default rule."""
+    saved = read_folder(folder)
+    judged = judge_runs(saved.base, saved.head, default_rule(metric))
+    return {one.row: one for one in judged.verdicts}
 
 
 def row_of(out: str, state: str) -> list[str]:
@@ -74,7 +87,10 @@ def test_equal_sides_pass_and_every_run_is_saved(tmp_path: Path, capsys: pytest.
     assert len(row_of(out, "hit")) == 8
     assert calls(tmp_path) == ["old", "new", "new", "old", "old", "new"]
     assert err.count("\n") == 6
-    assert "process 5 of 6 (base) took" in err
+    assert [line.partition(",")[0] for line in err.splitlines()][4:] == [
+        "process 5 of 6 (base)",
+        "process 6 of 6 (head)",
+    ]
     assert " s left" in err
     saved = {side: sorted(path.name for path in (folder / side).iterdir()) for side in ("base", "head")}
     assert saved == {side: [f"{n:02}-time.json" for n in turns] for side, turns in TURNS.items()}
@@ -117,7 +133,7 @@ def test_undecided_row_takes_all_pairs(tmp_path: Path, capsys: pytest.CaptureFix
     assert compare(base, head, "--keep", str(path)) == 3
     out, err = capsys.readouterr()
     assert len(calls(tmp_path)) == 16
-    assert "process 15 of 16 (head) took" in err
+    assert "process 15 of 16 (head), about" in err
     assert "its processes scatter by" in out
     assert "2 rows: 1 passed, 1 inconclusive" in out
     assert main(["ab", "--judge", str(path)]) == 3
@@ -209,11 +225,18 @@ def test_grown_count_lists_its_new_items(tmp_path: Path, capsys: pytest.CaptureF
     assert len(calls(tmp_path)) == 8
     assert main(["ab", "--judge", str(path)]) == 1
     assert capsys.readouterr().out == out
-    (path / "head/02-time.json").unlink()  # as a process that was killed between its two runs
-    (path / "head/03-time.json").unlink()
-    assert main(["ab", "--judge", str(path)]) == 1
     assert main(["ab", "--judge", str(path), "--threshold", "5%"]) == 2
     assert "--threshold is for --metric instructions, and this compares counts" in capsys.readouterr().err
+
+
+def test_new_items_after_many_old_ones_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = fake_python(tmp_path, "old", runs=[counted({}, missing(*range(30)))])
+    head = fake_python(tmp_path, "new", runs=[counted({}, missing(*range(37)))])
+    assert compare(base, head, "--metric", "counts") == 1
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    listed = [line.partition("@")[0] for line in lines if line.startswith("mm")]
+    assert listed == [f"mm{number}" for number in range(30, 35)]
+    assert "and 2 more" in lines
 
 
 def test_new_call_is_named_without_failing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,12 +245,12 @@ def test_new_call_is_named_without_failing(tmp_path: Path, capsys: pytest.Captur
     new = ["add@4, at a.py:4", "relu@4, at a.py:5", "mm@4 (2x), at a.py:6, a.py:7", "neg@4, at a.py:8"]
     base = fake_python(tmp_path, "old", runs=[counted({}, missing(called=old))])
     head = fake_python(tmp_path, "new", runs=[counted({}, missing(called=new))])
-    path, verdicts = tmp_path / "saved", tmp_path / "ab.json"
-    assert compare(base, head, "--metric", "counts", "--keep", str(path), "--json", str(verdicts)) == 0
+    path = tmp_path / "saved"
+    assert compare(base, head, "--metric", "counts", "--keep", str(path)) == 0
     out = capsys.readouterr().out
     named = [line.strip() for line in out.splitlines() if line.startswith("    ")]
     assert named == ["relu@4, at a.py:5", "mm@4 (2x), at a.py:6, a.py:7"]
-    found = {one["row"]: one["verdict"] for one in json.loads(verdicts.read_text())["verdicts"]}
+    found = {str(row): one.verdict for row, one in verdicts_of(path, Metric.COUNTS).items()}
     assert [found.pop(f"{STEP}::calls_per_step"), *{*found.values()}] == ["changed", "passed"]
     assert compare(head, base, "--metric", "counts") == 0
     assert main(["ab", "--judge", str(path)]) == 0
@@ -285,8 +308,8 @@ def test_changed_row_lists_changed_functions(tmp_path: Path, capsys: pytest.Capt
     assert "chance" not in out
     assert "<string>" not in out
     assert "find what grew" not in out
-    [_, miss, _] = pasted(out)
-    assert "".join(miss[7].split("\\")) == f"regressed: {'; '.join(named)}"
+    notes = [note.replace("\\", "") for note in out[out.index("### ") :].splitlines() if note[:2] == "* "]
+    assert [note.partition("`: ")[2] for note in notes] == [*named]
     assert main(["ab", "--judge", str(path), "--markdown"]) == 1
     assert capsys.readouterr().out == out
     assert main(["ab", "--judge", str(path), "--threshold", "60%"]) == 0
@@ -315,25 +338,27 @@ def pasted(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in (titles, *rows)]
 
 
-def test_pasted_table_has_numbers_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, saved = tmp_path / "ab.json", tmp_path / "saved"
+def test_pasted_table_has_the_figures_of_the_verdicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "saved"
     base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", miss=1.5)
-    assert compare(base, head, *FEW, "--json", str(path), "--keep", str(saved), "--markdown") == 1
+    assert compare(base, head, "--keep", str(saved), "--markdown") == 1
     out = capsys.readouterr().out
     titles, *rows = pasted(out)
     assert titles[2:7] == ["base us", "head us", "change %", "interval %", "plain %"]
-    verdicts = {one["state"]: one for one in json.loads(path.read_text())["verdicts"]}
+    verdicts = {str(row.state): one for row, one in verdicts_of(saved, Metric.TIME).items()}
     assert [row[1] for row in rows] == ["miss", "hit"]  # the worst first
     for row in rows:
-        figures = verdicts[row[1]]["figures"]
+        change = verdicts[row[1]].change
+        assert isinstance(change, SideShift)
         assert row[0] == f"`{ROW.rpartition('::')[2]}`"
-        assert row[2:4] == [f"{figures[f'{side}_ns'] / 1000:,.2f}" for side in ("base", "head")]
-        assert row[4] == f"{figures['shift_percent']:+.1f}"
-        ends = [figures[f"{end}_percent"] for end in ("low", "high")]
-        assert row[5] == ("-" if row[1] == "hit" else "{:+.1f} to {:+.1f}".format(*ends))
-        assert row[9].startswith(verdicts[row[1]]["verdict"])
-        assert row[10:] == ["-", "`t.py::test_add`"]
-    assert "find what slowed it" in rows[0][9]
+        assert row[2:4] == [f"{ns / 1000:,.2f}" for ns in (change.base, change.head)]
+        assert row[4] == f"{change.shift_percent:+.1f}"
+        interval = f"{change.low_percent:+.1f} to {change.high_percent:+.1f}"
+        assert row[5] == ("-" if row[1] == "hit" else interval)
+        assert row[9] == verdicts[row[1]].verdict
+    assert f"* `{ROW.rpartition('::')[2]}`: find what slowed it" in out
     assert "\n### time: failed: 1 passed, 1 regressed\n" in out
     assert out.index("| miss |") < out.index("1 row passed</summary>") < out.index("| hit |")
     assert f"{tmp_path / 'old'}: CPython 3.12.3" in out.replace("\\", "")
@@ -346,14 +371,15 @@ def test_table_of_counts_starts_with_regressed_rows(
 ) -> None:
     hostile = "t.py::test_a[<b>|`x`]::a|`b`<script>@c&d\\|e::misses_per_step"
     base = fake_python(tmp_path, "old", runs=[counted({**of_step(), hostile: 0})])
-    head = fake_python(tmp_path, "new", runs=[counted({**of_step(), hostile: 2})])
+    head = fake_python(tmp_path, "new", runs=[counted({**of_step(), hostile: 2_000_000})])
     assert compare(base, head, "--metric", "counts", "--markdown") == 1
-    titles, *rows = pasted(capsys.readouterr().out)
-    assert titles == ["op", "path", "base", "head", "change", "verdict", "line", "test"]
+    out = capsys.readouterr().out
+    titles, *rows = pasted(out)
+    assert titles == ["row", "count", "base", "head", "change", "verdict"]
     [first] = rows  # unchanged counts are not listed
-    assert first[1:5] == ["misses per step", "0", "2", "+2"]
-    assert first[5].startswith("regressed: find what made it grow")
-    assert not {"<", "`"} & set(re.sub(r"\\.|`[^`]*`", "", "".join(first)))
+    assert first[1:] == ["misses per step", "0", "2,000,000", "+2,000,000", "regressed"]
+    text = out[out.index("### counts") : out.index("<details>")]
+    assert not {"<", "`"} & set(re.sub(r"\\.|`[^`]*`", "", text))
 
 
 def test_pasted_rows_have_lines_and_figures(
@@ -368,10 +394,24 @@ def test_pasted_rows_have_lines_and_figures(
     out = capsys.readouterr().out
     _, *rows = pasted(out)
     by_count = {row[1]: row for row in rows}
-    changed, added = by_count["misses per step"], by_count["n per step"]
-    assert (changed[2:5], changed[6]) == (["1", "2", "+1"], "layers.py:31")
-    assert added[2:5] == ["-", "3", "-"]
+    assert by_count["misses per step"][2:5] == ["1", "2", "+1"]
+    assert by_count["n per step"][2:5] == ["-", "3", "-"]
+    assert r"* `train`: mm31@4: first call of this op, at layers.py:31 (other)" in out.replace("\\", "")
     assert "::error file=layers.py,line=31,title=dtdispatch%3A regressed::" in out
+
+
+def test_verdicts_are_exported_as_of_a_gate(tmp_path: Path) -> None:
+    path = tmp_path / "ab.json"
+    base = fake_python(tmp_path, "old", runs=[counted(of_step())])
+    head = fake_python(tmp_path, "new", runs=[counted({f"{STEP}::misses_per_step": 2})])
+    assert compare(base, head, "--metric", "counts", "--json", str(path)) == 1
+    content = json.loads(path.read_text())
+    [gate] = content["gates"]
+    assert (content["format"], gate["baseline"], gate["has_failed"]) == (FORMAT, str(base), True)
+    found = {one["state"]: (one["verdict"], one["change"]) for one in gate["verdicts"]}
+    misses, wraps = found["misses_per_step"], found["wraps_per_step"]
+    assert (misses[0], misses[1]["base"], misses[1]["head"], wraps) == ("regressed", 0, 2, ("missing", None))
+    assert compare(base, head, "--metric", "counts", "--json", str(path)) == 1  # the same format
 
 
 def test_redistribution_is_annotated_once(
@@ -393,20 +433,6 @@ def test_redistribution_is_annotated_once(
     assert out.count("the same cause as redistributes per step") == 1
     assert "the same cause as misses" not in out
     assert out.count("::error file=layers.py,line=31") == 2
-
-
-def test_sides_are_named_by_their_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = fake_python(tmp_path, "old", runs=[counted(of_step())])
-    head = fake_python(tmp_path, "new", runs=[counted(of_step(misses=1))])
-    labels = ("--label", "base=main", "--label", "head=#123")
-    assert compare(base, head, "--metric", "counts", "--markdown", *labels) == 1
-    out = capsys.readouterr().out
-    titles, *_ = pasted(out)
-    assert [title.replace("\\", "") for title in titles[2:4]] == ["main", "#123"]
-    assert f"head #123: {head}" in out
-    for label, message in (("top=x", "no side of this run; sides: base, head"), ("head", "SIDE=NAME")):
-        assert compare(base, head, "--metric", "counts", "--label", label) == 2
-        assert message in capsys.readouterr().err
 
 
 NEVER_HITS = f"{ROW}::never_hits"

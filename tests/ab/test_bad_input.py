@@ -11,6 +11,7 @@ import pytest
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.report.run import VERSION, saved_text
 from tests.ab.fakes import calls, fake_python, run_of
+from tests.ci.pull_requests import git
 
 
 def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> str:
@@ -39,10 +40,12 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
         (["--confirm", "4"], "--pairs 3, --confirm 4: --metric time needs at least 3 and 5"),
         (["--pairs", "9"], "--pairs 9, --confirm 8: --metric time needs at least 3 and 9"),
         (["--passes", "3"], "--passes; each process runs its tests once: --pairs and --confirm set how many"),
-        (["--floor", "hit=abc"], "argument --floor: 'hit=abc' is not floors: 'abc' is not a percentage"),
+        (["--floor", "hit=abc"], "argument --floor: 'hit=abc' is not a percentage above 0%, such as 7.5%"),
+        (["--floor", "hit=5%,hit=6%"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
+        (["--floor", "hit=2000%"], "is not a percentage above 0%, such as 7.5%"),
         (["--floor", "cold=5%"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
-        (["--floor", "hit=3_0%"], "'3_0%' is not a percentage above 0%"),
-        (["--floor", "hit=5"], "'5' is not a percentage above 0%, such as 7.5%"),
+        (["--floor", "hit=3_0%"], "'hit=3_0%' is not a percentage above 0%"),
+        (["--floor", "hit=5"], "'hit=5' is not a percentage above 0%, such as 7.5%"),
         (["--control", "much"], "'much' is not a percentage above 0%, such as 7.5%, or off"),
         (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: is not an executable"),
         (
@@ -55,7 +58,10 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
             ["--metric", "counts", "--floor", "hit=5%"],
             "--floor is for --metric time, and this compares counts",
         ),
-        (["--metric", "counts", "--control", "off"], "counts are exact"),
+        (
+            ["--metric", "counts", "--control", "off"],
+            "--control is for --metric time and instructions, and this compares counts",
+        ),
         (["--judge=--"], "argument --judge: expected one argument, and -- is none"),
         (["--base", "a\udcff", "--head", "x"], r"base a\udcff: is not an executable"),
         (["--base", "\x1b[31m\r", "--head", "x"], r"base \x1b[31m\r: is not an executable"),
@@ -82,12 +88,12 @@ def test_invalid_command_line_is_refused(
             ": has no pytest-dtdispatch, but both sides need the version of this process: pip install pytest",
         ),
         ({"plugin": "0.0.1"}, ": has pytest-dtdispatch 0.0.1, but both sides need the version of this"),
-        ({"torch": ""}, "has no torch"),
+        ({"has_torch": 0}, "has no torch"),
         (None, "is not a working Python interpreter: I am a teapot"),
     ],
 )
 def test_unusable_interpreter_is_refused(
-    tmp_path: Path, probe: dict[str, str] | None, line: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, probe: dict[str, str | int] | None, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = fake_python(tmp_path, "good"), fake_python(tmp_path, "bad", probe=probe)
     if probe is None:
@@ -150,37 +156,51 @@ OF_TODAY = '{"format": "pytest-dtdispatch ab", "version": 5, "request": {}}'
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "line"),
+    ("content", "line"),
     [
-        ("head/02-time.json", "{", "02-time.json is not JSON: Expecting "),
-        ("head/02-time.json", "[" * 100_000, "02-time.json is nested too deeply"),
-        ("head/02-time.json", "[]", "02-time.json is not a saved run: nothing in it was measured with"),
-        ("head/02-time.json", '{"benchmarks": []}', "nothing in it was measured with --dtdispatch"),
-        ("head/02-time.json", OF_TODAY, "nothing in it was measured with --dtdispatch"),
+        ("{", " is not JSON: Expecting "),
+        ("[" * 100_000, " is nested too deeply"),
+        ("[]", " is not a saved run: nothing in it was measured with"),
+        ('{"benchmarks": []}', "nothing in it was measured with --dtdispatch"),
+        (OF_TODAY, "nothing in it was measured with --dtdispatch"),
         (
-            "head/02-time.json",
             '{"benchmarks": [], "dtdispatch": {"version": 9}}',
             f"saved in format 9; this version reads {VERSION}",
         ),
-        ("head/02-time.json", "\udcff", "02-time.json:1: this is not UTF-8 text"),
-        ("rule.json", "[]", "rule.json: no dict: []"),
-        ("rule.json", '{"metric": "speed"}', "'speed' is not a valid Metric (metric of a Rule)"),
-        ("rule.json", '{"floor_hit": NaN}', "nan in place of a number up to 2**63 (floor_hit of a Rule)"),
-        ("rule.json", '{"threshold": 0.0}', "rule.json: threshold of 0.0"),
-        ("rule.json", '{"pairs": 0}', "--pairs 0, --confirm 8: --metric time needs at least 3"),
+        ("\udcff", ":1: this is not UTF-8 text"),
     ],
 )
 def test_judging_another_kind_of_file_is_refused(
-    whole: Path, name: str, content: str, line: str, capsys: pytest.CaptureFixture[str]
+    whole: Path, content: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (whole / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+    path = whole / "head/02-time.json"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
     text = error_line(["ab", "--judge", str(whole)], 2, capsys)
     assert line in text
-    assert str(whole / name) in text
+    assert str(path) in text
 
 
-def test_folder_without_runs_of_a_side_is_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A side without runs, with runs of two builds, or of another metric than the other is an error."""
+def test_run_that_was_cut_anywhere_is_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = whole / "base/04-time.json"
+    data = path.read_bytes()
+    for size in (0, 1, len(data) // 3, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:size])
+        assert f"{path} is not JSON: " in error_line(["ab", "--judge", str(whole)], 2, capsys)
+    path.write_bytes(data)
+    assert main(["ab", "--judge", str(whole)]) == 0
+
+
+def test_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for side in ("base", "head"):
+        text = error_line(["ab", "--judge", str(tmp_path)], 2, capsys)
+        assert text.endswith(f"--judge {tmp_path}: it has no {side}/*.json, as --keep leaves them")
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "1.json").write_text(saved_text(run_of("time")))
+    ends = "base: no run of it has time: nothing was compared"
+    assert error_line(["ab", "--judge", str(tmp_path)], 2, capsys).endswith(ends)
+
+
+def test_runs_of_another_metric_or_build_are_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (whole / "head").iterdir():
         path.unlink()
     ends = f"--judge {whole}: it has no head/*.json, as --keep leaves them"
@@ -197,7 +217,7 @@ def test_folder_without_runs_of_a_side_is_refused(whole: Path, capsys: pytest.Ca
     assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
 
 
-@pytest.mark.parametrize("words", [["--pairs", "7"], ["--base", "x"], ["--keep", "x"], ["--", "tests"]])
+@pytest.mark.parametrize("words", [["--time-limit", "7"], ["--base", "x"], ["--keep", "x"], ["--", "tests"]])
 def test_judge_accepts_only_rules(whole: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Saved runs can be judged again only with flags that change the rule."""
     text = error_line(["ab", "--judge", str(whole), *words], 2, capsys)
@@ -215,8 +235,18 @@ def test_unwritable_file_is_refused_first(tmp_path: Path, capsys: pytest.Capture
         ("--json", saved, "saved.json has another format: name another file, or remove it"),
         ("--keep", tmp_path / "runs", "runs: it has runs: name another folder"),
         ("--keep", saved, "saved.json: cannot be created: Not a directory"),
+        ("--keep", tmp_path / ("a" * 256), "cannot be created: File name too long"),
     ):
         sides = ["--base", str(good), "--head", str(good)]
         assert line in error_line(["ab", *sides, flag, str(path)], 2, capsys)
     assert saved.read_text() == '{"machine_info": {}}'
     assert not calls(tmp_path)
+
+
+def test_mistyped_commit_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git(tmp_path, "init", "--quiet")
+    monkeypatch.chdir(tmp_path)
+    error_line(["ab", "--base-rev", "nope", "--head-rev", "HEAD", "--keep", "runs"], 2, capsys)
+    assert not (tmp_path / "runs").exists()

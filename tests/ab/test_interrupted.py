@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtdispatch.ab import run as ab_run
 from pytest_dtdispatch.ab.process import Arm
-from pytest_dtdispatch.ab.run import Request, Runner, default_rule, judge_runs
+from pytest_dtdispatch.ab.rule import default_rule
+from pytest_dtdispatch.ab.run import Request, Runner, judge_runs
 from pytest_dtdispatch.ab.values import Metric
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, TIME, Samples, State
+from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.report.run import ReportedRun, Turn
-from tests.ab.fakes import counted, fake_python, run_of, wait_for
+from tests.ab.fakes import counted, fake_python, proofs, run_of, wait_for
 from tests.reported_runs import measured
 
 
@@ -67,6 +68,22 @@ def test_undecided_rows_are_inconclusive(metric: Metric, first: int, last: int) 
     assert verdicts(metric, *both(last)) == {"slower": "regressed", "equal": "passed"}
 
 
+def test_unproved_hits_of_a_killed_process_are_not_missing() -> None:
+    """A process that was killed between counting and proving hits leaves counts."""
+    runs = {side: [*of_side] for side, of_side in interrupted(Metric.COUNTS, *both(1)).items()}
+    runs["base"].append(proofs({"t.py::test::equal::never_hits": 0}))
+    judged = judge_runs(runs["base"], runs["head"], default_rule(Metric.COUNTS))
+    assert {one.row.state: one.verdict for one in judged.verdicts if one.row.label == "equal"} == {
+        "n": Verdict.PASSED
+    }
+    runs["head"].append(proofs({"t.py::test::equal::never_hits": 1}))
+    judged = judge_runs(runs["base"], runs["head"], default_rule(Metric.COUNTS))
+    assert {one.row.state: one.verdict for one in judged.verdicts if one.row.label == "equal"} == {
+        "n": Verdict.PASSED,
+        "never_hits": Verdict.REGRESSED,
+    }
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_interrupted_command_prints_what_it_counted(tmp_path: Path, number: signal.Signals) -> None:
     waits = f"open({str(tmp_path / 'waits')!r}, 'w').close()\ntime.sleep(600)\n"
@@ -88,7 +105,7 @@ def test_interrupted_command_prints_what_it_counted(tmp_path: Path, number: sign
 def test_instructions_announce_their_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The number comes before the first process, and its duration after it."""
+    """The number of processes comes before the first one, and the time that is left after it."""
     printed = []
 
     def sample(runner: Runner, arm: Arm, number: int) -> list[ReportedRun]:
@@ -96,10 +113,11 @@ def test_instructions_announce_their_processes(
         return interrupted(Metric.INSTRUCTIONS, "base")["base"]
 
     monkeypatch.setattr(Runner, "sample", sample)
-    monkeypatch.setattr(ab_run, "is_watched", lambda is_terminal: True)
     arms = {side: Arm(side, "python", tmp_path) for side in ("base", "head")}
-    Runner(Request(("old", "new"), rule=default_rule(Metric.INSTRUCTIONS)), arms, tmp_path).run_pairs()
+    Runner(
+        Request({"base": "old", "head": "new"}, rule=default_rule(Metric.INSTRUCTIONS)), arms, tmp_path
+    ).run_pairs()
     assert printed == [
-        "2 processes count instructions, and up to 6 more if a row differs\n",
-        "process 1 of 2 (base) took 61.0 s, about 61 s left\n",
+        "2 processes count instructions, and up to 6 more if a row differs\nprocess 1 of 2 (base)\n",
+        "process 2 of 2 (head), about 61 s left\n",
     ]

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtdispatch.ab.rule import LEVEL, Rule, Values, compare, is_undecided, judge
-from pytest_dtdispatch.ab.run import default_rule
+from pytest_dtdispatch.ab.rule import LEVEL, Rule, Values, compare, default_rule, is_undecided, judge
 from pytest_dtdispatch.ab.values import CONTROL, Metric
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.verdicts import RowVerdict, TimeShift, Verdict
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from tests.row_ids import state_id
 
 ADD = RowId("t.py::test_add", "add@4")
@@ -51,7 +50,7 @@ def needed(base: Sequence[Values], head: Sequence[Values], rule: Rule = RULE) ->
     return next(
         pairs
         for pairs in range(rule.pairs, rule.confirm + 1)
-        if pairs == rule.confirm or not is_undecided(compare(base[:pairs], head[:pairs], rule), rule)
+        if pairs == rule.confirm or not is_undecided(compare(base[:pairs], head[:pairs], rule))
     )
 
 
@@ -114,12 +113,10 @@ def test_decided_row_keeps_its_verdict_and_figures() -> None:
 
 def test_interval_begins_with_five_pairs() -> None:
     base, head = values_of([0.2, 0.21, 0.19, 0.2, 0.22])
-    four, five = (judged(base[:pairs], head[:pairs])[HIT].change for pairs in (4, 5))
-    assert isinstance(four, TimeShift)
-    assert isinstance(five, TimeShift)
-    assert (four.low_percent, four.high_percent) == (-math.inf, math.inf)
-    assert 18 < five.low_percent < five.shift_percent < five.high_percent < 23
-    assert five.p <= LEVEL < four.p
+    four, five = (vars(judged(base[:pairs], head[:pairs])[HIT].change) for pairs in (4, 5))
+    assert (four["low_percent"], four["high_percent"]) == (-math.inf, math.inf)
+    assert 18 < five["low_percent"] < five["shift_percent"] < five["high_percent"] < 23
+    assert five["p"] <= LEVEL < four["p"]
 
 
 def test_wide_row_needs_a_smaller_p() -> None:
@@ -135,12 +132,13 @@ def test_wide_row_needs_a_smaller_p() -> None:
 
 def test_smallest_change_is_of_the_largest_number_of_pairs() -> None:
     base, head = values_of([0.0, 0.05, -0.05])
-    quiet, noisy = judged(*values_of([0.0] * 3))[HIT].change, judged(base, head)[HIT].change
-    fewer = judged(base, head, Rule(confirm=5))[HIT].change
-    assert isinstance(quiet, TimeShift)
-    assert isinstance(noisy, TimeShift)
-    assert isinstance(fewer, TimeShift)
-    assert 7.5 < quiet.smallest_percent < 8 < noisy.smallest_percent < fewer.smallest_percent
+    judged_sides = (
+        judged(*values_of([0.0] * 3)),
+        judged(base, head),
+        judged(base, head, Rule(confirm=5)),
+    )
+    quiet, noisy, fewer = (vars(found[HIT].change)["smallest_percent"] for found in judged_sides)
+    assert 7.5 < quiet < 8 < noisy < fewer
 
 
 @pytest.mark.parametrize(("shifts", "pairs"), [([0.01] * 8, 3), ([0.05] * 3 + [0.0] * 5, 6), ([0.05] * 8, 8)])
@@ -183,7 +181,7 @@ def test_partly_measured_rows_have_verdicts(metric: Metric) -> None:
     base = [{same: 1.0, gone_row: 1.0, some_row: 1.0}, {same: 1.0, gone_row: 1.0}]
     head = [{same: 1.0, new_row: 1.0, some_row: 1.0}] * 2
     rule = Rule(metric=metric)
-    [_, some, gone, new] = judge(rule, compare(base, head, rule))
+    [_, gone, some, new] = judge(rule, compare(base, head, rule))
     assert [some.verdict, gone.verdict, new.verdict] == [INCONCLUSIVE, Verdict.MISSING, Verdict.NEW]
     assert [one.row for one in (some, gone, new)] == [some_row, gone_row, new_row]
     assert "1 of 2 and 2 of 2 processes" in some.remedy
@@ -275,7 +273,7 @@ def test_numbers_are_judged_by_metric(
     found = compare(*sides({HIT: pairs[0]}, {HIT: pairs[1]}), rule)
     [one] = judge(rule, found)
     assert one.verdict is verdict
-    assert is_undecided(found, rule) is (verdict is not PASSED)
+    assert is_undecided(found) is (verdict is not PASSED)
 
 
 def test_times_of_runs_that_did_not_alternate_are_inconclusive() -> None:

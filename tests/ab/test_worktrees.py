@@ -30,7 +30,7 @@ def arm(tmp_path: Path) -> Arm:
         (tmp_path / folder).mkdir(parents=True)
     top = tmp_path / "worktree"
     checkout = Checkout(str(top), (str(tmp_path / "repository"), str(tmp_path / "repository/wt/other")))
-    return Arm("base", sys.executable, top, "", (top,), checkout)
+    return Arm("base", sys.executable, top, checkout=checkout)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,9 @@ def test_import_path_is_mapped_to_the_worktree(
     arm: Arm, tmp_path: Path, path: list[str], mapped: list[str]
 ) -> None:
     probed = Probed([str(tmp_path / each) for each in path], [])
-    found = import_from_checkout(arm, probed, tmp_path, installs=False)
     top = tmp_path / "worktree"
+    assert arm.checkout
+    found = import_from_checkout(arm, arm.checkout, top, probed, tmp_path, installs=False)
     assert found.import_path == (*(top / each for each in mapped), top)
     assert found.checkout
     assert found.checkout.import_path == tuple(map(str, found.import_path))
@@ -103,13 +104,23 @@ def test_build_that_git_ignores_is_refused(repository: Path, tmp_path: Path) -> 
 
 
 def test_failed_install_names_its_cause(arm: Arm, tmp_path: Path) -> None:
-    (tmp_path / "worktree/pyproject.toml").touch()
+    project = tmp_path / "worktree/libs/one"  # the innermost project around the folder of the run
+    for folder in (tmp_path / "worktree", project):
+        (folder / "pyproject.toml").touch()
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho No module named pip; exit 1\n")
     python.chmod(0o755)
-    probed = Probed([], [])
-    with pytest.raises(DtDispatchError, match=r"--install: No module named pip: -m pip install --no-deps"):
-        import_from_checkout(replace(arm, python=str(python)), probed, tmp_path, installs=True)
+    assert arm.checkout
+    words = f"-m pip install --no-deps --target {tmp_path.resolve() / 'base-installed'} {project}$"
+    with pytest.raises(DtDispatchError, match=f"--install: No module named pip: {words}"):
+        import_from_checkout(
+            replace(arm, python=str(python)),
+            arm.checkout,
+            project / "src",
+            Probed([], []),
+            tmp_path,
+            installs=True,
+        )
 
 
 def test_interpreters_are_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,8 +23,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def verdicts(folder: Path, stage: str) -> dict[str, str]:
     """Return the rows that did not pass a stage."""
-    content = json.loads((folder / f"{stage}.json").read_text())
-    return {one["row"]: one["verdict"] for one in content["verdicts"] if one["verdict"] != "passed"}
+    [gate] = json.loads((folder / f"{stage}.json").read_text())["gates"]
+    return {one["row"]: one["verdict"] for one in gate["verdicts"] if one["verdict"] != "passed"}
 
 
 def test_clean_pull_request_passes_the_documented_script(project: Path, tmp_path: Path) -> None:

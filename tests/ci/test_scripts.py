@@ -125,16 +125,16 @@ def test_log_is_plain_text_in_the_summary(shallow: Path, tmp_path: Path) -> None
 
 def test_only_tables_of_ab_runs_become_markup(shallow: Path, tmp_path: Path) -> None:
     verdict = "counts: passed: 1 new"
-    table = "| op | path | base |\n| --- | --- | --: |\n| a\\|b | hit | 7 |\n"
+    table = "| row | state | base |\n| --- | --- | --: |\n| a\\|b | hit | 7 |\n"
     output = tmp_path / "output"
     output.write_text(f"base: one\n\n### {verdict}\n\n{table}")
     run(shallow, SAYS=str(output))
     text = (tmp_path / "found" / "summary.md").read_text()
     assert text.startswith(f"## dtdispatch: {verdict}\n\n{table}"), "one stage has no title of its own"
-    assert text.count("\n| op |") == 1
+    assert text.count("\n| row |") == 1
     measured, _, counts = text.split("<summary>measured: passed")[-1].partition("<summary>counts: passed")
     assert counts.endswith("    base: one\n    \n\n</details>\n\n")
-    assert "    | op |" in measured
+    assert "    | row |" in measured
 
 
 def test_only_the_checkout_is_measured_without_a_base(shallow: Path) -> None:

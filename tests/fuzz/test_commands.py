@@ -17,7 +17,7 @@ from tests.fuzz.inputs import assert_one_line, odd_texts, of_commands, spoiled
 NOWHERE = "/nowhere/python"
 FLAGS = {
     "ab": [
-        *("base", "python", "head", "base-rev", "metric", "threshold"),
+        *("base", "judge", "head", "base-rev", "metric", "threshold"),
         *("pairs", "confirm", "floor", "control"),
     ],
     "expected": ["results", "reason", "new-margin"],

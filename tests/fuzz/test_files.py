@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.ab.report import exit_status
+from pytest_dtdispatch.ab.rule import Rule
 from pytest_dtdispatch.ab.run import judge_runs, read_folder
 from pytest_dtdispatch.core.measurement import Samples, State
 from pytest_dtdispatch.core.results import MetricValue
@@ -204,8 +205,8 @@ def test_saved_sides_are_judged_or_refused(
         for name, content in enumerate(of_side):
             (folder / side / f"{name}.json").write_text(json.dumps(content), "utf-8", "surrogatepass")
     try:
-        saved = read_folder(folder, None)
-        status = exit_status(judge_runs(saved.base, saved.head, saved.rule))
+        saved = read_folder(folder)
+        status = exit_status(judge_runs(saved.base, saved.head, Rule()))
     except DtDispatchError as error:
         assert_one_line(error)
         return

@@ -45,7 +45,7 @@ CONTROL = {f"control::aten.{op}::control" for op in OPS}
 
 
 def read(path: Path, metric: Metric = Metric.TIME) -> Sample:
-    [sample] = samples_of([read_run(path, allows_empty=True)], metric)
+    [sample] = samples_of([read_run(path, allows_empty=True)], metric, proves_hits=False)
     return sample
 
 
@@ -77,8 +77,12 @@ def test_add(dtdispatch, device_mesh, module_wide, rows):
 """
 
 
-def test_tests_run_once_and_rows_have_one_value(pytester: pytest.Pytester, answer: Path) -> None:
-    measure_source(pytester, TWO_TESTS, PLUGIN)
+@pytest.mark.parametrize("flags", [(), ("-p", "no:benchmark", "-k", "test_add", "-m", "not slow")])
+def test_tests_run_once_and_rows_have_one_value(
+    pytester: pytest.Pytester, answer: Path, flags: tuple[str, ...]
+) -> None:
+    """Neither selections nor a missing pytest-benchmark remove the control."""
+    measure_source(pytester, TWO_TESTS, PLUGIN, *flags)
     assert (pytester.path / "noted").read_text().split() == ["up", "8", "16", "down"]
     values = numbers_of(read(answer))
     add = "add.Tensor(f32[{0},8]S0, f32[{0},8]S0)@4"
@@ -237,6 +241,21 @@ def test_expected_to_fail():
         "test_lacks.py::test_skipped": "skipped: no interface",
     }
     assert f"test_ten.py::test_add::{ADD}::hit" in numbers_of(sample)
+
+
+@pytest.mark.parametrize(("metric", "status"), [("time", 3), ("counts", 0)])
+def test_runs_of_two_jobs_are_judged(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], metric: str, status: int
+) -> None:
+    """Times of runs that did not alternate are inconclusive; counts are exact."""
+    for side in ("base", "head"):
+        pytester.mkdir(side)
+        saves = f"--benchmark-json={side}/job.json"
+        measure_source(pytester, STEPS, f"--dtdispatch-metric={metric}", saves, passed=1)
+    capsys.readouterr()
+    assert main(["ab", "--judge", str(pytester.path)]) == status
+    out = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in out[:2]] == ["base:", "head:"]
 
 
 def sample_of(metric: Metric, *rows: Measurement, **more: Any) -> Sample:

@@ -87,7 +87,7 @@ def test_parts_of_names_round_trip_through_ab(test: str, label: str) -> None:
     runs = [run_of(test, label)] * 5
     judged = judge_runs(runs, runs, Rule())
     row = RowId(test, label, "hit")
-    assert lines_of(run_document(judged, {})) == [row]
+    assert lines_of(run_document(judged)) == [row]
     assert [one.row for one in judged.verdicts] == [row]
 
 

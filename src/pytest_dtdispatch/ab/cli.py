@@ -12,26 +12,31 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtdispatch.ab.process import stopping_handled_by
-from pytest_dtdispatch.ab.report import (
-    error_commands_of,
-    exit_status,
-    pasted_text,
-    run_document,
-    verdicts_text,
-)
-from pytest_dtdispatch.ab.rule import MAX_SHARE
-from pytest_dtdispatch.ab.run import SIDES, Request, default_rule, judge_runs, measure_runs, read_folder
-from pytest_dtdispatch.ab.values import Metric
+from pytest_dtdispatch.ab.report import exit_status, judgement_of, pasted_text, run_document
+from pytest_dtdispatch.ab.rule import Rule, default_rule
+from pytest_dtdispatch.ab.run import SIDES, Request, judge_runs, measure_runs, read_folder
+from pytest_dtdispatch.ab.values import Metric, metric_of
 from pytest_dtdispatch.core.files import checked_target, write_atomic
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
-from pytest_dtdispatch.core.results import plain_name
-from pytest_dtdispatch.core.text import nearest, shown
+from pytest_dtdispatch.core.text import shown
 from pytest_dtdispatch.errors import DtDispatchError
+from pytest_dtdispatch.report.data import run_text
 from pytest_dtdispatch.report.document import Document, Verbatim
+from pytest_dtdispatch.report.exports import FORMATS
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import say, show
+from pytest_dtdispatch.report.summary import error_commands
 
-RULE_OPTIONS = ("control", "threshold", "floor_hit", "floor_miss")
-VERDICTS_FORMAT = "pytest-dtdispatch ab verdicts"
+MAX_SHARE = 10.0  # maximum of floors and of the control: 1000 %
+# Fields of the rule that options set, with the metrics that they apply to.
+RULE_OPTIONS = {
+    "pairs": (*Metric,),
+    "confirm": (*Metric,),
+    "floor_hit": (Metric.TIME,),
+    "floor_miss": (Metric.TIME,),
+    "threshold": (Metric.INSTRUCTIONS,),
+    "control": (Metric.TIME, Metric.INSTRUCTIONS),
+}
 
 
 def read_percent(text: str) -> float:
@@ -47,16 +52,11 @@ def read_percent(text: str) -> float:
 
 def read_floors(text: str) -> dict[str, float]:
     """Parse ``hit=7.5%,miss=10%`` into fields of a rule."""
-    floors: dict[str, float] = {}
-    for part in text.split(","):
-        state, equals, value = part.partition("=")
-        if state not in ("hit", "miss") or not equals or f"floor_{state}" in floors:
-            raise ValueError("floors of hit and miss, such as hit=7.5%,miss=10%")
-        try:
-            floors[f"floor_{state}"] = read_percent(value)
-        except ValueError as error:
-            raise ValueError(f"floors: {value!r} is not {error}") from None
-    return floors
+    pairs = [part.split("=") for part in text.split(",")]
+    states = sorted(pair[0] for pair in pairs if len(pair) == 2)
+    if states not in (["hit"], ["miss"], ["hit", "miss"]) or len(states) < len(pairs):
+        raise ValueError("floors of hit and miss, such as hit=7.5%,miss=10%")
+    return {f"floor_{state}": read_percent(value) for state, value in pairs}
 
 
 def read_control(text: str) -> float:
@@ -65,14 +65,6 @@ def read_control(text: str) -> float:
         return 0.0 if text == "off" else read_percent(text)
     except ValueError as error:
         raise ValueError(f"{error}, or off") from None
-
-
-def read_label(text: str) -> tuple[str, str]:
-    """Parse ``base=main`` into a side and its name."""
-    side, _, label = text.partition("=")
-    if not side or not plain_name(label):
-        raise ValueError("SIDE=NAME, such as base=main or head=#123")
-    return side, plain_name(label)
 
 
 def argument_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -112,7 +104,7 @@ FLAGS: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
     ("--time-limit", read_seconds, "S", "seconds for one process (default: 300; instructions: 1800)"),
     ("--keep", read_file, "FOLDER", "keep the saved run of each process in a new FOLDER, as it ends"),
     ("--judge", read_file, "FOLDER", "judge saved runs in FOLDER/base and FOLDER/head, without measuring"),
-    ("--json", read_file, "FILE", "write the verdicts to FILE"),
+    ("--json", read_file, "FILE", "write the verdicts to FILE, as --dtdispatch-export json does"),
 )
 
 
@@ -143,9 +135,6 @@ exit status:
         parser.add_argument(flag, type=argument_type(reader), metavar=metavar, help=meaning)
     meaning = "end with a Markdown table to paste into a pull request"
     parser.add_argument("--markdown", action="store_true", help=meaning)
-    meaning = "name of a side in the report, such as base=main or head=#123; repeat it"
-    label = argument_type(read_label)
-    parser.add_argument("--label", action="append", type=label, metavar="SIDE=NAME", help=meaning)
     meaning = "install each commit with pip into a folder of its own, and import it from there"
     parser.add_argument("--install", action="store_true", help=meaning)
 
@@ -155,59 +144,62 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     typed = {name: value for name, value in vars(options).items() if name not in ("command", "version")}
     typed |= typed.pop("floor", {})
     adds_markdown = typed.pop("markdown", False)
-    labels = dict(typed.pop("label", ()))
     output: Path | None = typed.pop("json", None)
-    unknown = [side for side in labels if side not in SIDES]
-    if unknown:
-        sides = f"{', '.join(SIDES)}{nearest(unknown[0], SIDES)}"
-        raise DtDispatchError(f"--label {unknown[0]}: no side of this run; sides: {sides}")
     if output is not None:
-        checked_target(output, rf'\s*\{{\s*"format": *"{VERDICTS_FORMAT}"')
+        checked_target(output, FORMATS["json"].begins)
     if arguments:
         typed["arguments"] = tuple(arguments)
     with stopping_handled_by(signal.default_int_handler):  # as Ctrl-C is
         if "judge" in typed:
-            folder = typed.pop("judge")
-            others = [name for name in typed if name not in (*RULE_OPTIONS, "metric")]
-            if others:
-                flag = f"--{others[0].replace('_', '-')}" if others[0] != "arguments" else "--"
-                raise DtDispatchError(f"--judge {folder}: nothing is measured: leave {flag} out")
-            saved = read_folder(folder, typed.get("metric"))
+            _refuse_measuring(typed)
+            saved = read_folder(typed["judge"])
+            rule = _rule(typed.get("metric") or _metric_of(saved.base), typed)
         else:
-            saved = measure_runs(_request(typed))
+            request = _request(typed)
+            saved, rule = measure_runs(request), request.rule
     if saved.is_interrupted and not (saved.base and saved.head):
         raise KeyboardInterrupt
-    _check_options(saved.rule.metric, typed)
-    rule = replace(saved.rule, **{name: typed[name] for name in RULE_OPTIONS if name in typed})
     judged = judge_runs(saved.base, saved.head, rule)
+    judgement = judgement_of(judged)
     if output is not None:
-        write_atomic(output, verdicts_text(judged, VERDICTS_FORMAT))
-    show(run_document(judged, labels))
+        judged_head = ReportedRun(environment=saved.head[0].environment, gates=(judgement,))
+        write_atomic(output, run_text(judged_head)[0])
+    show(run_document(judged))
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in error_commands_of(judged):
+        for line in error_commands([judgement], {}):
             say(line)
     if adds_markdown:
-        show(Document((Verbatim(("", *pasted_text(judged, labels).splitlines())),)))
+        show(Document((Verbatim(("", *pasted_text(judged).splitlines())),)))
     if saved.is_interrupted:
         raise KeyboardInterrupt
     return exit_status(judged)
 
 
+def _refuse_measuring(typed: dict[str, Any]) -> None:
+    """Raise an error for options of a run that measures."""
+    others = [name for name in typed if name not in (*RULE_OPTIONS, "metric", "judge")]
+    if others:
+        flag = "--" if others[0] == "arguments" else f"--{others[0].replace('_', '-')}"
+        raise DtDispatchError(f"--judge {typed['judge']}: nothing is measured: leave {flag} out")
+
+
+def _metric_of(runs: Sequence[ReportedRun]) -> Metric:
+    """Return the metric of saved runs; runs of times beside counts prove which calls hit."""
+    found = {*map(metric_of, runs)}
+    return next(each for each in (Metric.COUNTS, Metric.INSTRUCTIONS, Metric.TIME) if each in found)
+
+
 def _request(typed: dict[str, Any]) -> Request:
     metric = typed.get("metric", Metric.TIME)
-    _check_options(metric, typed)
-    fields = {name: typed[name] for name in (*RULE_OPTIONS, "pairs", "confirm") if name in typed}
-    try:
-        rule = replace(default_rule(metric), **fields)
-    except ValueError as error:
-        raise DtDispatchError(str(error)) from None
-    base, head = typed.get("base"), typed.get("head")
-    revisions = tuple(typed[name] for name in ("base_rev", "head_rev") if name in typed)
+    rule = _rule(metric, typed)
+    pythons = {side: typed[side] for side in SIDES if side in typed}
+    revisions = {side: typed[f"{side}_rev"] for side in SIDES if f"{side}_rev" in typed}
     if len(revisions) == 1:
         raise DtDispatchError("--base-rev and --head-rev go together: name both commits")
     if revisions:  # commits may share an interpreter
-        base, head = base or head or sys.executable, head or base or sys.executable
-    if not base or not head:
+        shared = next(iter(pythons.values()), sys.executable)
+        pythons = {side: pythons.get(side, shared) for side in SIDES}
+    if len(pythons) < len(SIDES):
         sides = "--base PYTHON --head PYTHON, or --base-rev REV --head-rev REV"
         raise DtDispatchError(f"name both sides: {sides}")
     installs = typed.get("install", False)
@@ -217,15 +209,17 @@ def _request(typed: dict[str, Any]) -> Request:
         )
     limit_s = typed.get("time_limit", 1800.0 if metric == Metric.INSTRUCTIONS else 300.0)
     arguments = typed.get("arguments", ())
-    return Request((base, head), revisions, arguments, rule, installs, typed.get("keep"), limit_s)
+    return Request(pythons, revisions, arguments, rule, installs, typed.get("keep"), limit_s)
 
 
-def _check_options(metric: Metric, typed: dict[str, Any]) -> None:
-    """Raise an error for options that do not apply to a metric."""
-    of_others = {"floor_hit": Metric.TIME, "floor_miss": Metric.TIME, "threshold": Metric.INSTRUCTIONS}
-    for name, valid in of_others.items():
-        if name in typed and metric != valid:
-            flag = f"--{name.partition('_')[0]}"
-            raise DtDispatchError(f"{flag} is for --metric {valid}, and this compares {metric}")
-    if metric == Metric.COUNTS and "control" in typed:
-        raise DtDispatchError("--control is for --metric time and instructions: counts are exact")
+def _rule(metric: Metric, typed: dict[str, Any]) -> Rule:
+    """Return the rule of a metric with the fields that options set."""
+    fields = {name: typed[name] for name in RULE_OPTIONS if name in typed}
+    for name in fields:
+        if metric not in RULE_OPTIONS[name]:
+            flag, metrics = f"--{name.partition('_')[0]}", " and ".join(RULE_OPTIONS[name])
+            raise DtDispatchError(f"{flag} is for --metric {metrics}, and this compares {metric}")
+    try:
+        return replace(default_rule(metric), **fields)
+    except ValueError as error:
+        raise DtDispatchError(str(error)) from None

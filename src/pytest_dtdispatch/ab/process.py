@@ -31,16 +31,13 @@ for name, finder in list(sys.modules.items()):
     if name.startswith("__editable__"):
         for package, folder in getattr(finder, "MAPPING", {}).items():
             inside = "/" + package.replace(".", "/")
-            path += [folder[:-len(inside)]] * folder.endswith(inside)
+            if folder.endswith(inside):
+                path.append(folder[:-len(inside)])
 urls = [json.loads(each.read_text("direct_url.json") or "{}").get("url", "")
         for each in importlib.metadata.distributions()]
 sources = [urllib.parse.unquote(url[7:]) for url in urls if url.startswith("file://")]
-found = dict(plugin="", torch="")
-for plugin in importlib.metadata.distributions(name="pytest-dtdispatch"):
-    found["plugin"] = found["plugin"] or plugin.version
-if importlib.util.find_spec("torch"):
-    import torch
-    found["torch"] = torch.__version__
+versions = [each.version for each in importlib.metadata.distributions(name="pytest-dtdispatch")]
+found = dict(plugin=next(iter(versions), ""), has_torch=bool(importlib.util.find_spec("torch")))
 print("dtdispatch-probe", json.dumps({**found, "path": path, "sources": sources}))
 """
 MAX_LINE_LENGTH = 200
@@ -77,10 +74,14 @@ class Probed(NamedTuple):
     Args:
         path: its import path.
         sources: local folders from which its distributions were installed.
+        plugin: version of its pytest-dtdispatch; empty if it has none.
+        has_torch: whether it has torch.
     """
 
     path: list[str]
     sources: list[str]
+    plugin: str = ""
+    has_torch: bool = True
 
 
 def interpreter(side: str, typed: str) -> str:
@@ -95,7 +96,7 @@ def interpreter(side: str, typed: str) -> str:
 
 
 def probe(arm: Arm, workspace: Path) -> Probed:
-    """Query the paths of an interpreter, and check its versions.
+    """Query the paths of an interpreter, and check its version of the plugin; importing torch takes seconds.
 
     Raises:
         DtDispatchError: it does not respond, or lacks torch or this version of the plugin.
@@ -107,19 +108,18 @@ def probe(arm: Arm, workspace: Path) -> Probed:
     lines, prefix = last_lines(log), "dtdispatch-probe "
     try:
         answer = "" if status else next(line for line in reversed(lines) if line.startswith(prefix))
-        found = json.loads(answer.removeprefix(prefix))
-        plugin, torch = found["plugin"], found["torch"]
-    except (StopIteration, ValueError, KeyError):
+        probed = Probed(**json.loads(answer.removeprefix(prefix)))
+    except (StopIteration, ValueError, TypeError):
         how = lines[-1][:MAX_LINE_LENGTH] if lines else f"exit status {status} without output"
         raise DtDispatchError(f"{arm}: is not a working Python interpreter: {how}") from None
     ours = version("pytest-dtdispatch")
-    if plugin != ours:
-        has = f"pytest-dtdispatch {plugin}" if plugin else "no pytest-dtdispatch"
+    if probed.plugin != ours:
+        has = f"pytest-dtdispatch {probed.plugin}" if probed.plugin else "no pytest-dtdispatch"
         remedy = f"pip install pytest-dtdispatch=={ours}"
         raise DtDispatchError(f"{arm}: has {has}, but both sides need the version of this process: {remedy}")
-    if not torch:
+    if not probed.has_torch:
         raise DtDispatchError(f"{arm}: has no torch")
-    return Probed(found.get("path", []), found.get("sources", []))
+    return probed
 
 
 def run_pytest(
@@ -170,14 +170,10 @@ def _failure(status: int, lines: Sequence[str]) -> str:
         names = {int(number): number.name for number in signal.Signals}
         return f"died of {names.get(-status, f'signal {-status}')}"
     last = next((line for line in reversed(lines) if not line.startswith("=")), "")
-    # The meaning of the exit status, and prefixes of the line with details; else the last line has them.
-    failures: dict[int, tuple[str, tuple[str, ...]]] = {
-        0: ("measured nothing; its last output", ()),
-        1: ("tests failed", ("FAILED ", "ERROR ")),
-        5: ("no test was collected", ()),
-    }
-    meaning, prefixes = failures.get(status, (f"exit status {status}", ("ERROR: ", "E   ")))
-    return f"{meaning}: {next((line for line in lines if line.startswith(prefixes)), last)[:MAX_LINE_LENGTH]}"
+    meanings = {0: "measured nothing; its last output", 1: "tests failed", 5: "no test was collected"}
+    prefixes = ("FAILED ", "ERROR", "E   ")
+    details = next((line for prefix in prefixes for line in lines if line.startswith(prefix)), last)
+    return f"{meanings.get(status, f'exit status {status}')}: {details[:MAX_LINE_LENGTH]}"
 
 
 def last_lines(log: Path) -> list[str]:

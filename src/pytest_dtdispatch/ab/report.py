@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.ab.rule import OTHER_BUILD, RUN_AGAIN, percent
 from pytest_dtdispatch.ab.run import CHANGED, Judged
-from pytest_dtdispatch.ab.values import Metric, Value
-from pytest_dtdispatch.core.plain_data import encode, select
-from pytest_dtdispatch.core.results import row_key
+from pytest_dtdispatch.ab.values import Metric, Sample
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import MICROSECONDS, first_of, grouped, plural, shorten_path
-from pytest_dtdispatch.core.verdicts import Judgement, NumberShift, RowVerdict, TimeShift, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, SideShift, Verdict
 from pytest_dtdispatch.report.document import (
-    Block,
     CellContent,
     Column,
     Document,
@@ -30,14 +25,12 @@ from pytest_dtdispatch.report.document import (
     Span,
     Table,
     Tone,
-    View,
     one_line,
     paragraph,
     plain,
 )
-from pytest_dtdispatch.report.judgements import MAX_NAME, gravity, verdict_counts
+from pytest_dtdispatch.report.judgements import TONES, gravity, number_text, verdict_counts
 from pytest_dtdispatch.report.markdown import document_text, folded
-from pytest_dtdispatch.report.summary import error_commands
 
 LEGENDS = {
     Metric.TIME: "base, head: median of the processes until the row was decided; each counts by its least "
@@ -66,19 +59,40 @@ def exit_status(judged: Judged) -> int:
     return 3 if Verdict.INCONCLUSIVE in verdicts else 0
 
 
-def run_document(judged: Judged, labels: Mapping[str, str]) -> Document:
-    """Return the document of a run; labels name sides."""
+def run_document(judged: Judged) -> Document:
+    """Return the document of a run."""
     metric = judged.rule.metric
-    blocks: list[Block] = [*_side_lines(judged, labels)]
-    first = "count" if metric == Metric.COUNTS else "state"
-    optional = ("base", "head", "p", "interval") if metric == Metric.TIME else ("interval",)
     # Counts that passed are not listed.
     listed = [one for one in judged.verdicts if metric != Metric.COUNTS or one.verdict is not Verdict.PASSED]
-    lines = grouped((one.row.test, _line(judged, one, first, labels)) for one in listed)
-    if lines:
-        groups = [Group(test, of_test) for test, of_test in lines.items()]
-        blocks += [Table(groups, "row", "verdict", optional), paragraph(LEGENDS[metric], indent=1)]
-    return Document((*blocks, *_lines_below(judged)))
+    table = (_table(judged, listed), paragraph(LEGENDS[metric], indent=1)) if listed else ()
+    return Document((*_side_lines(judged), *table, *_lines_below(judged)))
+
+
+def pasted_text(judged: Judged) -> str:
+    """Return Markdown for a pull request: the verdict, rows that changed, then rows that passed, folded."""
+    rows = sorted(judged.verdicts, key=gravity)
+    changed = [one for one in rows if one.verdict is not Verdict.PASSED]
+    passed = [one for one in rows if one.verdict is Verdict.PASSED]
+    metric, counts = judged.rule.metric, plain(verdict_counts(rows))
+    outcome = {0: "passed", 1: "failed", 3: "inconclusive", 4: "contaminated"}[exit_status(judged)]
+    parts = [f"### {metric}: {outcome}: {counts or 'nothing was compared'}\n"]
+    if changed:
+        more = [paragraph(f"and {len(changed) - 100:,} rows more")] if len(changed) > 100 else []
+        parts.append(document_text(Document((_table(judged, changed[:100]), *more))))
+    if passed and metric != Metric.COUNTS:
+        text = document_text(Document((_table(judged, passed),), LEGENDS[metric]))
+        parts.append(folded(f"{plural(len(passed), 'row')} passed", text))
+    below = Document((*_side_lines(judged), *_lines_below(judged)))
+    parts.append(folded("How it was compared", document_text(below)))
+    return "\n".join(parts)
+
+
+def _table(judged: Judged, rows: Sequence[RowVerdict]) -> Table:
+    lines = grouped((one.row.test, _line(judged, one)) for one in rows)
+    groups = [Group(test, of_test) for test, of_test in lines.items()]
+    is_time = judged.rule.metric == Metric.TIME
+    optional = ("base", "head", "p", "interval") if is_time else ("interval",)
+    return Table(groups, "row", "verdict", optional)
 
 
 def _lines_below(judged: Judged) -> Iterator[Paragraph]:
@@ -110,165 +124,103 @@ def _lines_below(judged: Judged) -> Iterator[Paragraph]:
         yield one_line(Span(f"no {noun}s: nothing was compared", Tone.NOTICE))
 
 
-def _side_lines(judged: Judged, labels: Mapping[str, str]) -> Iterator[Paragraph]:
+def _side_lines(judged: Judged) -> Iterator[Paragraph]:
     """Describe the commit, the interpreter, the versions and the imports of each side."""
-    for name, samples in judged.sides.items():
+    for side, samples in judged.sides.items():
         run = samples[0].runs[0]
-        source = run.turn.side if run.turn else shorten_path(run.where)
         python, torch = (run.environment.get(each, "unknown") for each in ("Python", "torch version"))
-        label = f" {labels[name]}" if name in labels else ""
         imports = f"; imports from {', '.join(first_of(run.imports, 3))}" if run.imports else ""
-        yield one_line(f"{name}{label}: {source}: {python}, torch {torch}{imports}")
+        yield one_line(f"{side}: {_source(samples)}: {python}, torch {torch}{imports}")
 
 
-def verdicts_text(judged: Judged, form: str) -> str:
-    """Return the verdicts as JSON, with null for infinite numbers, which JSON does not have."""
-    verdicts = []
-    for one in judged.verdicts:
-        figures = {
-            name: value if math.isfinite(value) else None
-            for name, value in (vars(one.change) if one.change else {}).items()
-            if value is not None
-        }
-        row = {"row": row_key(str(one.row)), **select(one.row, "test", "label", "state")}
-        verdicts.append({**row, "verdict": str(one.verdict), "figures": figures, "remedy": one.remedy})
-    content = {"format": form, "version": 1, "rule": encode(judged.rule), "verdicts": verdicts}
-    return json.dumps(content, indent=1) + "\n"
+def _source(samples: Sequence[Sample]) -> str:
+    """Return the commit and the interpreter of a side, or its first file."""
+    run = samples[0].runs[0]
+    return run.turn.side if run.turn else shorten_path(run.where)
 
 
-def _line(judged: Judged, one: RowVerdict, first: str, labels: Mapping[str, str]) -> Line:
-    """Return the line of a row; ``first`` is the title of the column of states."""
+def _line(judged: Judged, one: RowVerdict) -> Line:
+    """Return the line of a row."""
     metric = judged.rule.metric
-    unit = MICROSECONDS.name if metric == Metric.TIME else ""
-    change = one.change if isinstance(one.change, (TimeShift, NumberShift)) else None
     base, head = _side_figures(judged, one)
+    unit = MICROSECONDS.name if metric == Metric.TIME else ""
     cells: dict[Column, CellContent] = {
-        Column(first): str(one.row.state),
-        Column(labels.get("base", "base"), unit, of="base"): base,
-        Column(labels.get("head", "head"), unit, of="head"): head,
+        Column("count" if metric == Metric.COUNTS else "state"): str(one.row.state).replace("_", " "),
+        Column("base", unit): base,
+        Column("head", unit): head,
     }
+    change = one.change if isinstance(one.change, SideShift) else SideShift(math.nan, math.nan)
     if metric == Metric.COUNTS:
-        cells[Column(first)] = str(one.row.state).replace("_", " ")
-        by = change.head_least - change.base_least if isinstance(change, NumberShift) else None
-        cells[Column("change")] = "-" if by is None else f"{by:+,g}"
+        cells[Column("change")] = number_text(change.head - change.base, "+") if one.change else "-"
     else:
-        percents: list[float | None] = [None] * 4
-        if change is not None:
-            percents = [change.shift_percent, change.low_percent, change.high_percent, change.plain_percent]
         decimals = 1 if metric == Metric.TIME else 2
-        shift, low, high, plain = (_percent_text(percent, f"+.{decimals}f") for percent in percents)
+        percents = (change.shift_percent, change.low_percent, change.high_percent, change.plain_percent)
+        shift, low, high, plain_shift = (_percent_text(each, f"+.{decimals}f") for each in percents)
         cells[Column("change", "%")] = shift
         cells[Column("interval", "%")] = "-" if low == high == "-" else f"{low} to {high}"
-        cells[Column("plain", "%")] = plain
+        cells[Column("plain", "%")] = plain_shift
     if metric == Metric.TIME:
-        times = change if isinstance(change, TimeShift) else None
-        cells[Column("p")] = f"{times.p:.4f}" if times else "-"
-        cells[Column("sees", "%")] = _percent_text(times.smallest_percent if times else None, ".1f")
-    good = (Verdict.PASSED, Verdict.IMPROVED, Verdict.CHANGED, Verdict.NEW)
-    tone = Tone.GOOD if one.verdict in good else Tone.BAD
+        cells[Column("p")] = "-" if change.p is None else f"{change.p:.4f}"
+        cells[Column("sees", "%")] = _percent_text(change.smallest_percent, ".1f")
+    tone = TONES.get(one.verdict, Tone.BAD)
     return Line(one.row.label, cells, str(one.verdict), _notes(judged, one), tone)
 
 
-def _side_figures(judged: Judged, one: RowVerdict) -> tuple[str, str]:
+def _side_figures(judged: Judged, one: RowVerdict) -> list[str]:
     """Format the figures of base and head; a row that was not compared may have the figure of one side."""
-    metric = judged.rule.metric
-    match one.change:
-        case TimeShift(base_ns, head_ns):
-            return MICROSECONDS.text(base_ns), MICROSECONDS.text(head_ns)
-        case NumberShift(base, base_most, head, head_most) if metric == Metric.COUNTS:
-            return _numbers(base, base_most), _numbers(head, head_most)
-        case NumberShift(base_least=base, head_least=head):
-            return f"{base:,.0f}", f"{head:,.0f}"
+    if isinstance(one.change, SideShift):
+        ends = [(one.change.base, one.change.base_most), (one.change.head, one.change.head_most)]
+        return [_figure_text(judged, least, most) for least, most in ends]
     texts = []
-    for side in judged.sides.values():
-        numbers = [sample.numbers for sample in side if not sample.is_profile]
-        values = [each[one.row] for each in numbers if one.row in each]
-        if not values or one.verdict is Verdict.MISSING:
-            texts.append("-")
-        elif metric == Metric.TIME:
-            texts.append(MICROSECONDS.text(statistics.median(values)))
-        else:
-            texts.append(_numbers(min(values), max(values)))
-    base_text, head_text = texts
-    return base_text, head_text
+    for samples in judged.sides.values():
+        sides = [sample.numbers for sample in samples if not sample.is_profile]
+        numbers = [each[one.row] for each in sides if one.row in each]
+        figure = statistics.median if judged.rule.metric == Metric.TIME else min
+        texts.append(_figure_text(judged, figure(numbers), max(numbers)) if numbers else "-")
+    return texts
 
 
-def _numbers(least: float, most: float) -> str:
-    return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
+def _figure_text(judged: Judged, figure: float, most: float | None) -> str:
+    if judged.rule.metric == Metric.TIME:
+        return MICROSECONDS.text(figure)
+    text, is_range = number_text(figure), judged.rule.metric == Metric.COUNTS and most not in (None, figure)
+    return f"{text} to {number_text(most or 0.0)}" if is_range else text
 
 
 def _percent_text(percent: float | None, form: str) -> str:
     return "-" if percent is None or not math.isfinite(percent) else format(percent, form)
 
 
-def pasted_text(judged: Judged, labels: Mapping[str, str]) -> str:
-    """Return Markdown for a pull request: the verdict, rows that changed, then rows that passed, folded."""
-    rows = sorted(judged.verdicts, key=gravity)
-    changed = [one for one in rows if one.verdict is not Verdict.PASSED]
-    passed = [one for one in rows if one.verdict is Verdict.PASSED]
-    metric, counts = judged.rule.metric, plain(verdict_counts(rows))
-    outcome = {0: "passed", 1: "failed", 3: "inconclusive", 4: "contaminated"}[exit_status(judged)]
-    parts = [f"### {metric}: {outcome}: {counts or 'nothing was compared'}\n"]
-    if changed:
-        parts.append(document_text(Document((_pasted_table(judged, changed, labels),))))
-    if passed and metric != Metric.COUNTS:
-        text = document_text(Document((_pasted_table(judged, passed, labels),), LEGENDS[metric]))
-        parts.append(folded(f"{plural(len(passed), 'row')} passed", text))
-    below = Document((*_side_lines(judged, labels), *_lines_below(judged)))
-    parts.append(folded("How it was compared", document_text(below)))
-    return "\n".join(parts)
-
-
-def _pasted_table(judged: Judged, rows: Sequence[RowVerdict], labels: Mapping[str, str]) -> Table:
-    """Return a table of up to 100 rows, whose columns have the verdicts, source lines and tests."""
-    lines = []
-    for one in rows[:100]:
-        line = _line(judged, one, "path", labels)
-        op, test = (cut_name(name, MAX_NAME) for name in (line.label, one.row.test))
-        cells = {
-            **line.cells,
-            Column("verdict"): ": ".join(filter(None, (line.status, "; ".join(line.notes)))),
-            Column("line"): ", ".join(first_of(_source_lines(judged, one), 3)) or "-",
-            Column("test"): (Span(test, Tone.CODE),),
-        }
-        lines.append(Line(op, cells))
-    more = f"and {len(rows) - 100:,} rows more" if len(rows) > 100 else ""
-    return Table((Group("", lines, more),), label_title="op")
-
-
-def _by_side(judged: Judged, row: RowId) -> tuple[list[Value], list[Value]]:
-    """Return the values of a row in the samples of base and head."""
-    base, head = (
-        [sample.values[row] for sample in samples if row in sample.values]
+def _distinct(judged: Judged, row: RowId, member: str) -> list[dict[str, None]]:
+    """Return the distinct details or source lines of a row in the samples of base and head."""
+    return [
+        dict.fromkeys(
+            item for sample in samples if row in sample.values for item in getattr(sample.values[row], member)
+        )
         for samples in judged.sides.values()
-    )
-    return base, head
+    ]
 
 
 def _source_lines(judged: Judged, one: RowVerdict) -> Sequence[str]:
     """Return the source lines of a changed count that only the head has, else all of the head."""
-    base, head = (
-        dict.fromkeys(line for value in values for line in value.lines)
-        for values in _by_side(judged, one.row)
-    )
+    base, head = _distinct(judged, one.row, "lines")
     return [line for line in head if line not in base] or [*head]
 
 
-def error_commands_of(judged: Judged) -> list[str]:
-    """Return workflow commands of GitHub Actions that annotate rows that regressed, once for each cause."""
-    failed = tuple(
-        replace(one, lines=tuple(_source_lines(judged, one)))
-        for one in judged.verdicts
-        if one.verdict is Verdict.REGRESSED and not _same_cause(judged, one)
-    )
-    return error_commands([Judgement(failed, failed=failed)], {})
+def judgement_of(judged: Judged) -> Judgement:
+    """Return the judgement: all verdicts with their source lines, and failed rows once for each cause."""
+    verdicts = tuple(replace(one, lines=tuple(_source_lines(judged, one))) for one in judged.verdicts)
+    failing = (Verdict.REGRESSED, Verdict.MISSING)
+    failed = tuple(one for one in verdicts if one.verdict in failing and not _same_cause(judged, one))
+    has_compared = any(one.change for one in verdicts)
+    return Judgement(verdicts, _source(judged.sides["base"]), failed, has_compared)
 
 
 def _same_cause(judged: Judged, one: RowVerdict) -> str:
     """Return the first count of the same step with the same cause; empty if it is this one."""
     lines = _source_lines(judged, one)
     for other in judged.verdicts if one.row.state in OF_REDISTRIBUTIONS and lines else ():
-        if other is one:
+        if other.row == one.row:
             break
         has_regressed = other.verdict is Verdict.REGRESSED and other.row.state in OF_REDISTRIBUTIONS
         if has_regressed and other.row[:2] == one.row[:2] and _source_lines(judged, other) == lines:
@@ -286,7 +238,7 @@ def _notes(judged: Judged, one: RowVerdict) -> Sequence[str]:
     if one.verdict in CHANGED:
         differing = _differing(judged, one)
         if differing:
-            return View().listed([line[:500] for line in differing])
+            return first_of([line[:500] for line in differing], 5)
     absent_from = {Verdict.MISSING: "head", Verdict.NEW: "base"}.get(one.verdict)
     for sample in judged.sides[absent_from] if absent_from else ():
         for row, reason in sample.absent.items():
@@ -297,10 +249,7 @@ def _notes(judged: Judged, one: RowVerdict) -> Sequence[str]:
 
 def _differing(judged: Judged, one: RowVerdict) -> list[str]:
     """Return the functions that differ most, or the events of a count that only the head has."""
-    base, head = (
-        dict.fromkeys(line for value in values for line in value.details)
-        for values in _by_side(judged, one.row)
-    )
+    base, head = _distinct(judged, one.row, "details")
     if judged.rule.metric == Metric.INSTRUCTIONS:
         return _functions(base, head)
     if one.verdict is Verdict.CHANGED:  # equal calls on other source lines are not new

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,7 @@ from pytest_dtdispatch.ab.values import CALLS_PER_STEP, CONTROL, Metric
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import plural
-from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, SideChange, TimeShift, Verdict
+from pytest_dtdispatch.core.verdicts import RowVerdict, SideShift, Verdict
 from pytest_dtdispatch.stats.rank_sums import (
     detectable_shift,
     hodges_lehmann,
@@ -28,7 +27,6 @@ from pytest_dtdispatch.stats.rank_sums import (
 # Default smallest and largest number of pairs for times. For others, the first pairs, and further ones if a
 # row differs: an exact count needs one, and an instruction count takes minutes under callgrind.
 PAIRS = {Metric.TIME: (3, 8), Metric.COUNTS: (1, 1), Metric.INSTRUCTIONS: (1, 2)}
-MAX_SHARE = 10.0  # maximum of floors and of the control: 1000 %
 LEVEL = 0.005  # largest p of a time that changed: five pairs are needed to reach it
 DECIDING_PAIRS = 5
 PASSING = 0.75  # a row whose shift is at most this part of its floor needs no further pair
@@ -77,10 +75,6 @@ class Rule:
         return self.confirm if self.metric == Metric.TIME else self.pairs + self.confirm
 
     def __post_init__(self) -> None:
-        for name in ("floor_hit", "floor_miss", "control", "threshold"):
-            share = getattr(self, name)
-            if not (0 < share <= MAX_SHARE or (name == "control" and share == 0)):
-                raise ValueError(f"{name} of {share!r}")
         least = enough = 1
         if self.metric == Metric.TIME:
             least, enough = PAIRS[Metric.TIME][0], max(DECIDING_PAIRS, self.pairs)
@@ -89,18 +83,24 @@ class Rule:
             raise ValueError(f"{numbers}: --metric {self.metric} needs at least {least} and {enough}")
 
 
+def default_rule(metric: Metric) -> Rule:
+    """Return the rule of a metric with the default numbers of pairs."""
+    pairs, confirm = PAIRS[metric]
+    return Rule(metric, pairs, confirm)
+
+
 @dataclass(frozen=True)
 class Difference:
     """Difference of a row between two sides.
 
     Args:
-        change: figures of the difference.
+        change: figures of the difference; None if some processes did not measure the row.
         verdict: verdict of the row, unless plain tensors shifted.
         is_undecided: whether further processes must measure the row.
-        note: reason why the row needs a smaller p; empty if it does not.
+        note: reason why it was not compared, or needs a smaller p; empty if there is none.
     """
 
-    change: SideChange
+    change: SideShift | None
     verdict: Verdict
     is_undecided: bool = False
     note: str = ""
@@ -111,8 +111,7 @@ class Comparison:
     """Comparison of two sides.
 
     Args:
-        rows: differences of rows that all processes measured; a decided row is that of the deciding pair.
-        absent: verdicts of rows that some processes, or all processes of a side, did not measure.
+        rows: differences of all rows; a decided row is that of the deciding pair.
         control: shift of plain tensors, as a logarithm; None if none were measured.
         is_contaminated: whether that shift exceeds its limit.
         pairs: number of compared pairs of processes.
@@ -120,7 +119,6 @@ class Comparison:
     """
 
     rows: Mapping[RowId, Difference]
-    absent: tuple[RowVerdict, ...] = ()
     control: float | None = None
     is_contaminated: bool = False
     pairs: int = 0
@@ -143,8 +141,15 @@ def compare_times(base: Sequence[float], head: Sequence[float], floor: float, ma
         level = WIDE_LEVEL
         note = f"its processes scatter by {percent(spread):.1f} %, so p must be at most {level}"
     smallest = detectable_shift(spread, max_pairs, least, level)
-    medians = statistics.median(base), statistics.median(head)
-    change = TimeShift(*medians, percent(shift), percent(low), percent(high), p, percent(smallest))
+    change = SideShift(
+        statistics.median(base),
+        statistics.median(head),
+        percent(shift),
+        percent(low),
+        percent(high),
+        p=p,
+        smallest_percent=percent(smallest),
+    )
     direction = _direction(shift, least)
     if direction is Verdict.PASSED:
         return Difference(change, direction, is_undecided=abs(shift) > PASSING * least)
@@ -158,7 +163,7 @@ def compare_numbers(base: Sequence[float], head: Sequence[float], threshold: flo
     Exact numbers have no threshold, and are inconclusive if they differ but overlap. Instructions are
     compared by the minimum of each side, as disturbances only increase them.
     """
-    change = NumberShift(min(base), max(base), min(head), max(head))
+    change = SideShift(min(base), min(head), base_most=max(base), head_most=max(head))
     if threshold is not None:
         ratios = min(head) / min(base), min(head) / max(base), max(head) / min(base)
         shift, low, high = (percent(math.log(ratio)) for ratio in ratios)
@@ -195,7 +200,7 @@ def compare(base: Sequence[Values], head: Sequence[Values], rule: Rule) -> Compa
     pairs = min(len(base), len(head))
     found = Comparison({})
     for count in range(min(rule.pairs, pairs) if rule.metric == Metric.TIME else pairs, pairs + 1):
-        decided = {row: one for row, one in found.rows.items() if not one.is_undecided}
+        decided = {row: one for row, one in found.rows.items() if one.change and not one.is_undecided}
         found = compare_sides(base[:count], head[:count], rule, decided)
     return found
 
@@ -204,33 +209,23 @@ def compare_sides(
     base: Sequence[Values], head: Sequence[Values], rule: Rule, decided: Mapping[RowId, Difference]
 ) -> Comparison:
     """Compare all rows of as many processes of both sides, except those that are decided."""
-    rows: dict[RowId, Difference] = {}
-    absent = []
-    before, after = (Counter(row for process in side for row in process) for side in (base, head))
-    for row in {**before, **after}:
-        if row.state == CONTROL:
-            continue
-        if row in decided:
-            rows[row] = decided[row]
-        elif before[row] == len(base) and after[row] == len(head):
-            rows[row] = _compare_row(base, head, row, rule)
-        elif row not in after:
-            remedy = "the head did not measure it: restore the test"
-            absent.append(RowVerdict(row, Verdict.MISSING, None, remedy))
-        elif row not in before:
-            absent.append(RowVerdict(row, Verdict.NEW))
-        else:
-            measured = f"{before[row]} of {len(base)} and {after[row]} of {len(head)} processes"
-            absent.append(RowVerdict(row, Verdict.INCONCLUSIVE, None, f"measured in {measured}: see the log"))
-    absent.sort(key=lambda one: one.verdict is not Verdict.INCONCLUSIVE)
+    rows = dict.fromkeys(row for process in (*base, *head) for row in process if row.state != CONTROL)
+    found = {row: decided.get(row) or _compare_row(base, head, row, rule) for row in rows}
     control = control_shift(base, head, rule.metric)
     is_contaminated = 0 < math.log1p(rule.control) < abs(control or 0.0)
-    return Comparison(rows, tuple(absent), control, is_contaminated, len(base))
+    return Comparison(found, control, is_contaminated, len(base))
 
 
 def _compare_row(base: Sequence[Values], head: Sequence[Values], row: RowId, rule: Rule) -> Difference:
-    """Compare a row that all processes measured."""
-    before, after = ([one[row] for one in side] for side in (base, head))
+    before, after = ([one[row] for one in side if row in one] for side in (base, head))
+    if not after:
+        return Difference(None, Verdict.MISSING, note="the head did not measure it: restore the test")
+    if not before:
+        return Difference(None, Verdict.NEW)
+    if len(before) < len(base) or len(after) < len(head):
+        measured = f"{len(before)} of {len(base)} and {len(after)} of {len(head)} processes"
+        is_exact = rule.metric != Metric.TIME
+        return Difference(None, Verdict.INCONCLUSIVE, is_exact, f"measured in {measured}: see the log")
     if rule.metric == Metric.COUNTS:
         return compare_numbers(before, after, None)
     if rule.metric == Metric.INSTRUCTIONS:
@@ -238,7 +233,7 @@ def _compare_row(base: Sequence[Values], head: Sequence[Values], row: RowId, rul
     else:
         found = compare_times(before, after, floor_of(rule, row), rule.max_pairs)
     plain = shift_of(base, head, rule.metric, row._replace(state=State.LOCAL))
-    if plain is None or row.state == State.LOCAL:
+    if plain is None or row.state == State.LOCAL or found.change is None:
         return found
     return replace(found, change=replace(found.change, plain_percent=percent(plain)))
 
@@ -269,62 +264,51 @@ def shift_of(base: Sequence[Values], head: Sequence[Values], metric: Metric, row
     return hodges_lehmann(before, after) if metric == Metric.TIME else min(after) - min(before)
 
 
-def is_undecided(found: Comparison, rule: Rule) -> bool:
+def is_undecided(found: Comparison) -> bool:
     """Return whether further processes must measure both sides, as long as there are pairs left."""
-    if any(difference.is_undecided for difference in found.rows.values()):
-        return True
-    is_partial = any(one.verdict is Verdict.INCONCLUSIVE for one in found.absent)
-    return bool(found.is_contaminated and found.rows) or (is_partial and rule.metric != Metric.TIME)
+    rows = found.rows.values()
+    return any(one.is_undecided or (found.is_contaminated and one.change is not None) for one in rows)
 
 
 def judge(rule: Rule, found: Comparison) -> list[RowVerdict]:
-    """Judge all rows of a comparison."""
-    verdicts = {row: _row_verdict(rule, row, found) for row in found.rows}
-    return [*(_explained(rule, verdicts, one) for one in verdicts.values()), *found.absent]
+    """Judge all rows of a comparison; those that were not compared are last."""
+    rows = sorted(found.rows, key=lambda row: found.rows[row].change is None)
+    verdicts = {row: _row_verdict(rule, row, found) for row in rows}
+    return [_explained(rule, verdicts, found, row) for row in rows]
 
 
-def _ends(one: RowVerdict) -> tuple[float, float]:
-    """Return the judged figures of base and head."""
-    match one.change:
-        case TimeShift(base, head):
-            return base, head
-        case NumberShift(base_least=base, head_least=head):
-            return base, head
-    raise ValueError(f"{one.row} was not compared")
-
-
-def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], one: RowVerdict) -> RowVerdict:
+def _explained(rule: Rule, verdicts: Mapping[RowId, RowVerdict], found: Comparison, row: RowId) -> RowVerdict:
     """Return passed for a row whose local op regressed, if its overhead grew by at most its floor.
 
     The floor of times is at least the smallest slowdown of the row that the processes could detect: a noisy
     hit follows its local op only to within its noise. The remedies of both rows name the op as the cause.
     """
-    local = verdicts.get(one.row._replace(state=State.LOCAL))
-    if not local or not local.verdict is one.verdict is Verdict.REGRESSED:
+    one, local = verdicts[row], row._replace(state=State.LOCAL)
+    if local not in verdicts or not verdicts[local].verdict is one.verdict is Verdict.REGRESSED:
         return one
-    remedy = "the op itself, not its dispatch"
-    if one is local:
-        return replace(one, remedy=remedy)
-    before, after = zip(_ends(one), _ends(local), strict=True)
-    overhead = (after[0] - after[1]) - (before[0] - before[1])
-    detectable = one.change.smallest_percent / 100 if isinstance(one.change, TimeShift) else 0.0
-    if overhead > max(floor_of(rule, one.row), detectable) * before[0]:
+    one = replace(one, remedy="the op itself, not its dispatch")
+    change, plain = found.rows[row].change, found.rows[local].change
+    if row == local or change is None or plain is None:
         return one
-    return replace(one, verdict=Verdict.PASSED, remedy=remedy)
+    overhead = (change.head - plain.head) - (change.base - plain.base)
+    floor = max(floor_of(rule, row), (change.smallest_percent or 0.0) / 100)
+    return verdicts[row] if overhead > floor * change.base else replace(one, verdict=Verdict.PASSED)
 
 
 def _row_verdict(rule: Rule, row: RowId, found: Comparison) -> RowVerdict:
     """Return the verdict of a row, with a remedy; a shift of plain tensors makes it contaminated."""
     difference, remedy = found.rows[row], ""
     verdict, is_time = difference.verdict, rule.metric == Metric.TIME
+    if difference.change is None:
+        return RowVerdict(row, verdict, None, difference.note)
     if row.state == CALLS_PER_STEP and verdict is not Verdict.PASSED:
         verdict = Verdict.CHANGED
+    elif is_time and not found.is_in_turn:  # explained once, below the table
+        verdict = Verdict.INCONCLUSIVE
     elif found.is_contaminated and found.control is not None:
         verdict = Verdict.CONTAMINATED
         because = RUN_AGAIN if is_time else OTHER_BUILD
         remedy = f"plain tensors shifted by {percent(found.control):+.1f} %: {because}"
-    elif is_time and not found.is_in_turn:  # explained once, below the table
-        verdict = Verdict.INCONCLUSIVE
     elif rule.metric != Metric.COUNTS and found.pairs < (
         rule.max_pairs if difference.is_undecided else rule.pairs
     ):

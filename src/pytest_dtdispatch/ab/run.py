@@ -14,20 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_dtdispatch.ab.process import Arm, Variable, interpreter, probe, run_pytest
-from pytest_dtdispatch.ab.rule import PAIRS, Comparison, Rule, Values, compare, is_undecided, judge
+from pytest_dtdispatch.ab.rule import Comparison, Rule, Values, compare, is_undecided, judge
 from pytest_dtdispatch.ab.values import CONTROL, Metric, Sample, metric_of, samples_of
 from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
-from pytest_dtdispatch.core.files import read_json, write_atomic
-from pytest_dtdispatch.core.plain_data import decode, encode
-from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import NOTHING, show_progress
-from pytest_dtdispatch.core.verdicts import NumberShift, RowVerdict, Verdict
+from pytest_dtdispatch.core.files import write_atomic
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
+from pytest_dtdispatch.report.judgements import gravity
 from pytest_dtdispatch.report.run import ReportedRun, Turn, read_run, saved_text
-from pytest_dtdispatch.report.screen import is_watched, say, shown_progress
+from pytest_dtdispatch.report.screen import say
 
-# Flags of the pytest runs of one sample, by their metric. Counting repeats no call, so a second run proves
-# which calls hit.
+# Flags of the pytest runs of one sample, by their metric.
 PYTEST_RUNS: Mapping[Metric, Mapping[str, tuple[str, ...]]] = {
     Metric.TIME: {"time": ("--dtdispatch-rounds=40", "--dtdispatch-repeat=10")},
     Metric.COUNTS: {
@@ -39,7 +36,6 @@ PYTEST_RUNS: Mapping[Metric, Mapping[str, tuple[str, ...]]] = {
 # 10 signatures.
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 SIDES = ("base", "head")
-RULE_FILE = "rule.json"  # in a folder of saved runs
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
 
 
@@ -48,8 +44,8 @@ class Request:
     """Arguments of a run that measures.
 
     Args:
-        pythons: interpreters of base and head.
-        revisions: commits of base and head; empty if interpreters are compared.
+        pythons: interpreter of each side.
+        revisions: commit of each side; empty if interpreters are compared.
         arguments: arguments of pytest; the built-in suite if empty.
         rule: metric, number of processes and thresholds.
         install: whether each commit is installed into its own folder.
@@ -57,8 +53,8 @@ class Request:
         time_limit_s: seconds after which a process is killed.
     """
 
-    pythons: tuple[str, str]
-    revisions: tuple[str, ...] = ()
+    pythons: Mapping[str, str]
+    revisions: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     rule: Rule = field(default_factory=Rule)
     install: bool = False
@@ -67,11 +63,10 @@ class Request:
 
 
 class SavedRuns(NamedTuple):
-    """Saved runs of both sides, in the order of their turns, and the rule that judges them."""
+    """Saved runs of both sides, in the order of their turns."""
 
     base: Sequence[ReportedRun]
     head: Sequence[ReportedRun]
-    rule: Rule
     is_interrupted: bool = False
 
 
@@ -103,12 +98,15 @@ def judge_runs(base: Sequence[ReportedRun], head: Sequence[ReportedRun], rule: R
     Raises:
         DtDispatchError: a side measured nothing.
     """
-    sides = {side: samples_of(runs, rule.metric) for side, runs in zip(SIDES, (base, head), strict=True)}
+    both = base, head
+    proves_hits = all(any(metric_of(run) == Metric.TIME for run in runs) for runs in both)
+    sides = {side: samples_of(runs, rule.metric, proves_hits) for side, runs in zip(SIDES, both, strict=True)}
     for side, samples in sides.items():
         if not any(sample.numbers for sample in samples):
             raise DtDispatchError(f"{side}: no run of it has {rule.metric}: nothing was compared")
     found = compare(_numbers(sides["base"]), _numbers(sides["head"]), rule)
-    found = replace(found, is_in_turn=are_in_turn(base, head))
+    if rule.metric == Metric.TIME and not are_in_turn(base, head):  # the control differs between machines
+        found = replace(found, is_in_turn=False, is_contaminated=False)
     return Judged(rule, sides, found, judge(rule, found))
 
 
@@ -118,16 +116,9 @@ def _numbers(samples: Sequence[Sample]) -> list[Values]:
 
 
 def are_in_turn(base: Sequence[ReportedRun], head: Sequence[ReportedRun]) -> bool:
-    """Return whether runs of two sides alternated in one A/B run."""
-    turns = set()
-    for side, runs in ((0, base), (1, head)):
-        for run in runs:
-            if run.turn is None:
-                return False
-            turns.add((run.turn.ab_run, run.turn.number, side))
-    order = sorted(turns)
-    alternate = all(first[2] != second[2] for first, second in zip(order[::2], order[1::2], strict=False))
-    return alternate and len({ab_run for ab_run, _, _ in turns}) == 1
+    """Return whether all runs are of one A/B run, whose processes alternated on one machine."""
+    ab_runs = {run.turn.ab_run if run.turn else "" for run in (*base, *head)}
+    return len(ab_runs) == 1 and ab_runs != {""}
 
 
 def measure_runs(request: Request) -> SavedRuns:
@@ -137,57 +128,51 @@ def measure_runs(request: Request) -> SavedRuns:
         DtDispatchError: the request is invalid.
         ProcessError: a process measured nothing; the message has the path of its log.
     """
-    pythons = [*map(interpreter, SIDES, request.pythons)]
-    with _workplace(request, pythons) as (arms, folder):
-        imported = {(arm.python, arm.import_path): arm for arm in arms}  # each is probed once
-        probed = {imports: probe(arm, folder) for imports, arm in imported.items()}
-        ready = {}
-        for arm in arms:
-            of_arm = probed[arm.python, arm.import_path]
-            ready[arm.name] = import_from_checkout(arm, of_arm, folder, request.install)
-        runner = Runner(request, ready, folder)
+    with _workplace(request) as (arms, folder):
+        runner = Runner(request, arms, folder)
         is_interrupted = False
         try:
             runner.run_pairs()
         except KeyboardInterrupt:
             is_interrupted = True
-        base, head = (runner.runs[side] for side in SIDES)
-        return SavedRuns(base, head, request.rule, is_interrupted)
+        return SavedRuns(runner.runs["base"], runner.runs["head"], is_interrupted)
 
 
 @contextlib.contextmanager
-def _workplace(request: Request, pythons: Sequence[str]) -> Iterator[tuple[Sequence[Arm], Path]]:
+def _workplace(request: Request) -> Iterator[tuple[Mapping[str, Arm], Path]]:
     """Prepare both sides, and a folder for logs and saved runs.
 
     Tests of the user run in the current folder or a worktree of it. The built-in suite runs in an empty
     folder, without ini files and modules of other projects.
     """
-    if request.keep is not None:
-        try:
-            for side in SIDES:
-                (request.keep / side).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DtDispatchError(f"--keep {request.keep}: cannot be created: {error.strerror}") from None
-        if any(request.keep.glob("*/*.json")):
-            raise DtDispatchError(f"--keep {request.keep}: it has runs: name another folder")
-        write_atomic(request.keep / RULE_FILE, json.dumps(encode(request.rule), indent=1) + "\n")
-    revisions = dict(zip(SIDES, request.revisions, strict=True)) if request.revisions else {}
+    pythons = {side: interpreter(side, typed) for side, typed in request.pythons.items()}
+    revisions = request.revisions
     with workspace() as folder, worktrees(revisions, Path.cwd(), folder, request.install) as checkouts:
-        empty = folder / "empty"
+        if request.keep is not None:  # a mistyped commit leaves no folder
+            _create_sides(request.keep)
+        empty, arms = folder / "empty", {}
         empty.mkdir()
-        arms = []
-        for side, python in zip(SIDES, pythons, strict=True):
+        for side, python in pythons.items():
             project, checkout = checkouts.get(side, (Path.cwd(), None))
-            tops = (project, Path(checkout.top)) if checkout else ()
-            roots = (root for top in tops for root in (top / "src", top) if root.is_dir())
-            import_path = tuple(dict.fromkeys(roots))
-            source = python
+            arm = Arm(side, python, project if request.arguments else empty, python)
+            probed = probe(arm, folder)
             if checkout:
                 typed = "" if checkout.commit.startswith(revisions[side]) else f"{revisions[side]} "
-                source = f"{typed}{checkout.commit[:10]} ({python})"
-            project = project if request.arguments else empty
-            arms.append(Arm(side, python, project, source, import_path, checkout))
+                arm = replace(arm, source=f"{typed}{checkout.commit[:10]} ({python})")
+                arm = import_from_checkout(arm, checkout, project, probed, folder, request.install)
+            arms[side] = arm
         yield arms, folder
+
+
+def _create_sides(folder: Path) -> None:
+    """Create the folder of saved runs, and a folder for each side in it."""
+    try:
+        for side in SIDES:
+            (folder / side).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DtDispatchError(f"--keep {folder}: cannot be created: {error.strerror}") from None
+    if any(folder.glob("*/*.json")):
+        raise DtDispatchError(f"--keep {folder}: it has runs: name another folder")
 
 
 class Runner:
@@ -200,9 +185,8 @@ class Runner:
     def __init__(self, request: Request, arms: Mapping[str, Arm], folder: Path) -> None:
         self.runs: dict[str, list[ReportedRun]] = {side: [] for side in SIDES}
         self._request, self._arms, self._folder = request, arms, folder
-        self._name = secrets.token_hex(8)
-        self._samples: dict[str, list[Sample]] = {side: [] for side in SIDES}
-        self._seconds: list[float] = []
+        self._ab_run = secrets.token_hex(8)
+        self._seconds: list[float] = []  # of each sample
         self._profiled: list[str] = []  # tests whose rows are profiled
 
     def run_pairs(self) -> None:
@@ -217,22 +201,19 @@ class Runner:
             say(f"{2 * rule.pairs} processes count instructions, and {more}", stream=sys.stderr)
         for pairs in range(rule.max_pairs):
             judged = pairs if rule.metric == Metric.TIME else rule.pairs
-            base, head = (_numbers(self._samples[side][:judged]) for side in SIDES)
-            if pairs >= rule.pairs and not is_undecided(compare(base, head, rule), rule):
+            base, head = (_numbers(samples_of(self.runs[side], rule.metric)[:judged]) for side in SIDES)
+            if pairs >= rule.pairs and not is_undecided(compare(base, head, rule)):
                 break
             self._run_pair(SIDES if pairs % 2 == 0 else SIDES[::-1])
         if rule.metric == Metric.INSTRUCTIONS:
             self._profile_most_changed()
 
     def _profile_most_changed(self) -> None:
-        """Profile the three rows with the largest changes; a failure of it does not change the verdicts."""
-        shifts: dict[RowId, float] = {}
-        for one in judge_runs(self.runs["base"], self.runs["head"], self._request.rule).verdicts:
-            if one.verdict in CHANGED and isinstance(one.change, NumberShift):
-                shifts[one.row] = abs(one.change.shift_percent or 0.0)
-        most = sorted(shifts, key=shifts.__getitem__, reverse=True)[:3]
-        self._profiled = [row.test for row in most]
-        if most:
+        """Profile the worst three rows; a failure of it does not change the verdicts."""
+        judged = judge_runs(self.runs["base"], self.runs["head"], self._request.rule)
+        changed = [one for one in judged.verdicts if one.verdict in CHANGED]
+        self._profiled = [one.row.test for one in sorted(changed, key=gravity)[:3]]
+        if changed:
             try:
                 self._run_pair(SIDES)
             except ProcessError as error:
@@ -240,25 +221,13 @@ class Runner:
 
     def _run_pair(self, sides: Sequence[str]) -> None:
         """Run one process of each side."""
-        rule, ran = self._request.rule, len(self._seconds)
-        planned = max(2 * rule.pairs, ran + 2)
-        is_slow = rule.metric == Metric.INSTRUCTIONS
-        with shown_progress():
-            for number, side in enumerate(sides, ran + 1):
-                process = f"process {number} of {planned} ({side})"
-                if self._profiled:
-                    process = f"profile: {process}"
-                show_progress("{}{}", process, self._time_left(planned))
-                self._add(self._arms[side], self.sample(self._arms[side], number))
-                if (is_slow and number == 1) or not is_watched(sys.stderr.isatty()):
-                    show_progress(NOTHING)
-                    took = f"{process} took {self._seconds[-1]:.1f} s"
-                    say(f"{took}{self._time_left(planned)}", stream=sys.stderr)
-
-    def _time_left(self, planned: int) -> str:
-        """Estimate the duration of the remaining processes; empty if unknown or 0."""
-        remaining = statistics.mean(self._seconds or [0.0]) * (planned - len(self._seconds))
-        return f", about {remaining:.0f} s left" if remaining else ""
+        planned = max(2 * self._request.rule.pairs, len(self._seconds) + 2)
+        for side in sides:
+            number = len(self._seconds) + 1
+            left = statistics.mean(self._seconds or [0.0]) * (planned - number + 1)
+            text = f"process {number} of {planned} ({side})" + (f", about {left:.0f} s left" if left else "")
+            say(f"profile: {text}" if self._profiled else text, stream=sys.stderr)
+            self._add(self._arms[side], number, self.sample(self._arms[side], number))
 
     def sample(self, arm: Arm, number: int) -> list[ReportedRun]:
         """Run the processes of one sample of a side, and return their runs."""
@@ -277,69 +246,51 @@ class Runner:
             start = time.monotonic()
             run = run_pytest(arm, [*flags, *arguments], variables, self._folder, request.time_limit_s)
             seconds = time.monotonic() - start
-            turn = Turn(self._name, number, arm.source, seconds, bool(self._profiled))
+            turn = Turn(self._ab_run, number, arm.source, seconds, bool(self._profiled))
             runs.append(replace(run, where="", turn=turn))
-            if request.keep is not None:
-                write_atomic(request.keep / arm.name / f"{number:02}-{metric}.json", saved_text(runs[-1]))
         return runs
 
-    def _add(self, arm: Arm, runs: Sequence[ReportedRun]) -> None:
-        """Add the runs of one sample; raise if they measured nothing."""
-        [sample] = samples_of(runs, self._request.rule.metric)
+    def _add(self, arm: Arm, number: int, runs: Sequence[ReportedRun]) -> None:
+        """Add and keep the runs of one sample; raise if they measured nothing."""
+        metric, keep = self._request.rule.metric, self._request.keep
+        [sample] = samples_of(runs, metric)
         if all(row.state == CONTROL for row in sample.numbers):
             reasons = ["{}: {}".format(*each) for each in sample.absent.items()]
             reason = (reasons or ["no test of it makes calls on DTensors through the dtdispatch fixture"])[0]
             log = self._folder / f"{arm.name}.log"
             raise ProcessError(f"{arm}: measured nothing: {reason}; log: {log}")
+        if keep is not None:
+            for name, run in zip(PYTEST_RUNS[metric], runs, strict=True):
+                write_atomic(keep / arm.name / f"{number:02}-{name}.json", saved_text(run))
         self.runs[arm.name] += runs
         self._seconds.append(sum(run.turn.seconds for run in runs if run.turn))
-        self._samples[arm.name].append(sample)
 
 
-def read_folder(folder: Path, metric: Metric | None) -> SavedRuns:
+def read_folder(folder: Path) -> SavedRuns:
     """Read the saved runs of both sides from a folder: ``base/*.json`` and ``head/*.json``.
 
     Args:
         folder: folder of ``--keep``, or of files that other runs saved.
-        metric: metric to compare; None for that of the folder.
 
     Raises:
         DtDispatchError: a file is not a saved run, a side has none, or several builds of torch.
     """
-    sides = []
-    for side in SIDES:
-        try:
-            paths = sorted((folder / side).glob("*.json"))
-            runs = [read_run(path, allows_empty=True) for path in paths]
-        except OSError as error:
-            raise DtDispatchError(f"--judge {folder}: cannot be read: {error.strerror}") from None
-        except (ValueError, OverflowError, RecursionError) as error:
-            raise DtDispatchError(str(error)) from None
-        if not runs:
-            raise DtDispatchError(f"--judge {folder}: it has no {side}/*.json, as --keep leaves them")
-        runs.sort(key=lambda run: (run.turn.number if run.turn else 0, run.order()))
-        names = ("torch version", "torch build")
-        builds = {" ".join(run.environment.get(name, "") for name in names) for run in runs}
-        if len(builds) > 1:
-            listed = ", ".join(sorted(builds))
-            raise DtDispatchError(f"{folder / side}: runs of several builds of torch: {listed}")
-        sides.append(runs)
-    base, head = sides
-    found = {metric_of(run) for run in base}
-    default = next(each for each in (Metric.COUNTS, Metric.INSTRUCTIONS, Metric.TIME) if each in found)
-    rule = default_rule(metric or default)
-    path = folder / RULE_FILE
-    if path.exists():
-        try:
-            saved_rule: Rule = decode(Rule, read_json(path))
-        except (ValueError, OverflowError, RecursionError) as error:
-            raise DtDispatchError(f"{path}: {error}") from None
-        if metric in (None, saved_rule.metric):
-            rule = saved_rule
-    return SavedRuns(base, head, rule)
+    base, head = (_read_side(folder / side, folder) for side in SIDES)
+    return SavedRuns(base, head)
 
 
-def default_rule(metric: Metric) -> Rule:
-    """Return the rule of a metric with the default numbers of pairs."""
-    pairs, confirm = PAIRS[metric]
-    return Rule(metric, pairs, confirm)
+def _read_side(of_side: Path, folder: Path) -> list[ReportedRun]:
+    try:
+        runs = [read_run(path, allows_empty=True) for path in sorted(of_side.glob("*.json"))]
+    except OSError as error:
+        raise DtDispatchError(f"--judge {folder}: cannot be read: {error.strerror}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise DtDispatchError(str(error)) from None
+    if not runs:
+        raise DtDispatchError(f"--judge {folder}: it has no {of_side.name}/*.json, as --keep leaves them")
+    names = ("torch version", "torch build")
+    builds = {" ".join(run.environment.get(name, "") for name in names).strip() for run in runs}
+    builds.discard("")  # of runs that measured nothing
+    if len(builds) > 1:
+        raise DtDispatchError(f"{of_side}: runs of several builds of torch: {', '.join(sorted(builds))}")
+    return sorted(runs, key=lambda run: (run.turn.number if run.turn else 0, run.order()))

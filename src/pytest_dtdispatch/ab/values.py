@@ -10,13 +10,12 @@ from typing import NamedTuple
 from pytest_dtdispatch.core.measurement import State, traced_text
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import MAX_LISTED, TextEnum
+from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.steps.model import COUNTS, Steps
 
 CALLS_PER_STEP = "calls_per_step"  # a count that is reported but not judged
 CONTROL = "control"  # state of the control rows: aten ops on plain tensors, not part of the code under test
-MAX_CALLS = 2_000  # listed calls of a step: those that only one side has are reported
 
 
 class Metric(TextEnum):
@@ -68,13 +67,16 @@ def metric_of(run: ReportedRun) -> Metric:
     )
 
 
-def samples_of(runs: Sequence[ReportedRun], metric: Metric) -> tuple[Sample, ...]:
-    """Return the samples of a side: a run each; with counts, also a run of times that proves hits, if any."""
+def samples_of(runs: Sequence[ReportedRun], metric: Metric, proves_hits: bool = True) -> tuple[Sample, ...]:
+    """Return the samples of a side: one for each run, which with counts has a run of times beside it.
+
+    Counting repeats no call, so that a second run proves which calls hit. Without it, as after a kill between
+    both, there is no sample.
+    """
     groups: list[tuple[ReportedRun, ...]] = [(run,) for run in runs if metric_of(run) == metric]
-    if metric == Metric.COUNTS:  # counting repeats no call
-        proving = [run for run in runs if metric_of(run) == Metric.TIME]
-        if proving:  # a process that was killed may lack the second run
-            groups = [(*group, proof) for group, proof in zip(groups, proving, strict=False)]
+    if metric == Metric.COUNTS and proves_hits:
+        proofs = [run for run in runs if metric_of(run) == Metric.TIME]
+        groups = [(*group, proof) for group, proof in zip(groups, proofs, strict=False)]
     return tuple(_sample(group, metric) for group in groups)
 
 
@@ -143,9 +145,9 @@ def _counts(run: ReportedRun) -> Iterator[tuple[RowId, Value]]:
             of_steps.update((RowId(test, steps.name), metric) for metric, _ in steps.metrics())
             if not steps.steps:
                 continue
-            called = steps.warmup[-1].called[:MAX_CALLS] if steps.warmup else ()
+            called = steps.warmup[-1].called if steps.warmup else ()
             per_step = steps.calls / len(steps.steps)
-            yield RowId(test, steps.name, CALLS_PER_STEP), Value(per_step, tuple(called))
+            yield RowId(test, steps.name, CALLS_PER_STEP), Value(per_step, called)
             for kind in COUNTS:
                 if not kind.per_step or (kind.is_growth and steps.is_cold):
                     continue
@@ -153,8 +155,7 @@ def _counts(run: ReportedRun) -> Iterator[tuple[RowId, Value]]:
                 details = number.details if isinstance(number, Count) else ()
                 events = [event for step in steps.steps for event in kind.events(step)]
                 lines = dict.fromkeys(event.place.line_text for event in events if event.place)
-                value = Value(float(number), details[:MAX_LISTED], tuple(lines)[:MAX_LISTED])
-                yield RowId(test, steps.name, kind.per_step), value
+                yield RowId(test, steps.name, kind.per_step), Value(float(number), details, tuple(lines))
     for one in run.result_numbers():
         if run.numbers or (one.row, one.metric) not in of_steps:
             yield one.row._replace(state=one.metric), Value(float(one.value))

@@ -10,8 +10,8 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pytest_dtdispatch.ab.checkout import PROJECTS, Checkout
 from pytest_dtdispatch.ab.process import Arm, Probed, last_lines, run_to_end, signals_deferred
@@ -120,21 +120,28 @@ def _git(project: Path, *words: str, option: str = "") -> str:
     return done.stdout.strip()
 
 
-def import_from_checkout(arm: Arm, probed: Probed, folder: Path, installs: bool) -> Arm:
-    """Return an arm that imports its commit, installed or by an import path mapped to the worktree."""
-    checkout = arm.checkout
-    if checkout is None:
-        return arm
-    import_path = list(dict.fromkeys((*_mapped(probed.path, checkout), *arm.import_path)))
+def import_from_checkout(
+    arm: Arm, checkout: Checkout, project: Path, probed: Probed, folder: Path, installs: bool
+) -> Arm:
+    """Return an arm that imports its commit, installed or by an import path mapped to the worktree.
+
+    Args:
+        arm: the side.
+        checkout: its worktree.
+        project: counterpart in it of the folder in which the run was started.
+        probed: report of its interpreter.
+        folder: folder for the log and the installed projects.
+        installs: whether its commit is installed.
+    """
+    top = Path(checkout.top)
+    roots = (root for each in (project, top) for root in (each / "src", each) if root.is_dir())
+    import_path = [*dict.fromkeys((*_mapped(probed.path, checkout), *roots))]
     checkout = replace(checkout, import_path=tuple(map(str, import_path)))
     if installs:
         target = Path(os.path.realpath(folder), f"{arm.name}-installed")
-        # The innermost project that contains the folder in which the run was started.
-        started = arm.import_path[-1]
-        around = (each for each in (started, *started.parents) if each.is_relative_to(checkout.top))
-        own = next((each for each in around if any((each / name).is_file() for name in PROJECTS)), None)
-        projects = [*_mapped(probed.sources, checkout), *([own] if own else [])]
-        _install(arm, projects, target, folder)
+        around = (each for each in (project, *project.parents) if each.is_relative_to(top))
+        own = (each for each in around if any((each / name).is_file() for name in PROJECTS))
+        _install(arm, [*_mapped(probed.sources, checkout), *islice(own, 1)], project, target, folder)
         import_path.insert(0, target)
         checkout = replace(checkout, installed=str(target))
     return replace(arm, import_path=tuple(import_path), checkout=checkout)
@@ -149,18 +156,16 @@ def _mapped(paths: Iterable[str], checkout: Checkout) -> Iterator[Path]:
                 yield folder
 
 
-def _install(arm: Arm, projects: Sequence[Path], target: Path, folder: Path) -> None:
+def _install(arm: Arm, projects: Sequence[Path], project: Path, target: Path, folder: Path) -> None:
     """Install projects into a folder, with the build tools of the interpreter, or else in isolation."""
     if not projects:
-        raise DtDispatchError(
-            f"{arm}: --install: there is no {' or '.join(PROJECTS)} in {arm.import_path[-1]}"
-        )
+        raise DtDispatchError(f"{arm}: --install: there is no {' or '.join(PROJECTS)} in {project}")
     log = folder / f"{arm.name}-install.log"
-    words: list[Any] = ["-m", "pip", "install", "--no-deps", "--target", target, *dict.fromkeys(projects)]
+    words = ["-m", "pip", "install", "--no-deps", "--target", *map(str, (target, *dict.fromkeys(projects)))]
     for isolation in (["--no-build-isolation"], []):
-        if run_to_end(arm, [*map(str, words), *isolation], {}, log, 3600.0) == 0:
+        if run_to_end(arm, [*words, *isolation], {}, log, 3600.0) == 0:
             return
         shutil.rmtree(target, ignore_errors=True)
     lines = last_lines(log) or ["pip failed"]
     cause = next((line for line in lines if line.lower().startswith("error")), lines[-1])
-    raise DtDispatchError(f"{arm}: --install: {cause}: {' '.join(map(str, words))}")
+    raise DtDispatchError(f"{arm}: --install: {cause}: {' '.join(words)}")

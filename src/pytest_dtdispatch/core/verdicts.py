@@ -70,56 +70,32 @@ class CountChange:
 
 
 @dataclass(frozen=True)
-class TimeShift:
-    """Shift of times from base to head of an A/B run.
+class SideShift:
+    """Shift of a figure from base to head of an A/B run.
 
     Args:
-        base_ns: median of the processes of the base.
-        head_ns: median of the processes of the head.
-        shift_percent: Hodges-Lehmann shift.
-        low_percent: lower end of its 95 % interval.
-        high_percent: upper end of its 95 % interval.
-        p: p-value of the rank test.
-        smallest_percent: smallest slowdown that the comparison can detect.
+        base: median of times over the processes of the base, or their minimum of other numbers.
+        head: the same of the head.
+        shift_percent: shift from base to head; None for exact numbers.
+        low_percent: lower end of the interval of times, or the smallest shift between two processes.
+        high_percent: upper end of the interval, or the largest shift.
         plain_percent: shift of the op on plain tensors; None if it was not measured.
+        base_most: maximum over the processes of the base; None for times.
+        head_most: the same of the head.
+        p: p-value of the rank test of times; None for other numbers.
+        smallest_percent: smallest slowdown that the comparison of times can detect.
     """
 
-    base_ns: float
-    head_ns: float
-    shift_percent: float
-    low_percent: float
-    high_percent: float
-    p: float
-    smallest_percent: float
-    plain_percent: float | None = None
-
-
-@dataclass(frozen=True)
-class NumberShift:
-    """Shift of numbers from base to head of an A/B run: minimum and maximum of the processes of each side.
-
-    Args:
-        base_least: minimum of the base.
-        base_most: maximum of the base.
-        head_least: minimum of the head.
-        head_most: maximum of the head.
-        shift_percent: shift from minimum to minimum; None for exact numbers.
-        low_percent: smallest shift between any two processes.
-        high_percent: largest shift between any two processes.
-        plain_percent: shift of the op on plain tensors; None if it was not measured.
-    """
-
-    base_least: float
-    base_most: float
-    head_least: float
-    head_most: float
+    base: float
+    head: float
     shift_percent: float | None = None
     low_percent: float | None = None
     high_percent: float | None = None
     plain_percent: float | None = None
-
-
-SideChange = TimeShift | NumberShift
+    base_most: float | None = None
+    head_most: float | None = None
+    p: float | None = None
+    smallest_percent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +116,7 @@ class RowVerdict:
 
     row: RowId
     verdict: Verdict
-    change: TimeChange | CountChange | TimeShift | NumberShift | None = None
+    change: TimeChange | CountChange | SideShift | None = None
     remedy: str = ""
     criterion: str = ""
     details: tuple[str, ...] = ()

@@ -15,8 +15,8 @@ from pytest_dtdispatch.core.verdicts import (
     LIMITS,
     CountChange,
     Judgement,
-    NumberShift,
     RowVerdict,
+    SideShift,
     TimeChange,
     Verdict,
 )
@@ -206,7 +206,12 @@ def gravity(row: RowVerdict) -> tuple[int, float]:
 
 def _change_percent(row: RowVerdict) -> float | None:
     """Return the change of a row from its baseline, in percent; None if unknown."""
-    return row.change.change_percent if isinstance(row.change, (TimeChange, CountChange)) else None
+    match row.change:
+        case TimeChange() | CountChange():
+            return row.change.change_percent
+        case SideShift():
+            return row.change.shift_percent
+    return None
 
 
 def change_text(row: RowVerdict) -> str:
@@ -217,17 +222,32 @@ def change_text(row: RowVerdict) -> str:
         '4 -> 5'
     """
     match row.change:
-        case TimeChange(then, now):
+        case SideShift(then, now, p=None):
+            moved = f"{number_text(then)} -> {number_text(now)}"
+        case TimeChange(then, now) | SideShift(then, now):
             unit = column_scale([then, now])
             moved = f"{unit.text(then)} -> {unit.text(now)} {unit.name}"
         case CountChange(then, now):
             moved = f"{then:,.0f} -> {now:,.0f}"
-        case NumberShift(base_least=then, head_least=now):
-            return f"{then:,g} -> {now:,g}"
         case _:
             return ""
     percent = _change_percent(row)
     return moved if percent is None else f"{moved} ({percent:+.1f} %)"
+
+
+def number_text(number: float, sign: str = "-") -> str:
+    """Format a number of an A/B run, which may be a mean per step.
+
+    Args:
+        number: the number.
+        sign: ``+`` for a sign also of positive numbers.
+
+    Example:
+        >>> number_text(4_527_448.0), number_text(0.25, "+")
+        ('4,527,448', '+0.25')
+    """
+    form = ",.0f" if float(number).is_integer() else ",.6g"
+    return format(number, f"{sign}{form}")
 
 
 def verdict_counts(verdicts: Sequence[RowVerdict]) -> tuple[Span, ...]:

@@ -7,11 +7,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
 
-from pytest_dtdispatch.core.text import NOTHING, escape_controls, progress_to
+from pytest_dtdispatch.core.text import NOTHING, escape_controls
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.terminal import document_lines, page_width
 
@@ -40,20 +40,6 @@ def print_text(text: str) -> None:
         binary.flush()
     else:
         sys.stdout.write(text)
-
-
-@contextmanager
-def shown_progress() -> Iterator[None]:
-    """Temporarily show progress messages on standard error, if that is an interactive terminal."""
-    if not is_watched(sys.stderr.isatty()):
-        yield
-        return
-    line = ProgressLine(sys.stderr, lambda: shutil.get_terminal_size().columns)
-    try:
-        with progress_to(line.show):
-            yield
-    finally:
-        line.clear()
 
 
 def has_colors(stream: TextIO) -> bool:
