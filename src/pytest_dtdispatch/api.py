@@ -226,8 +226,9 @@ class DtDispatch:
         process group, collectives move no data, so only this rank's part is compared.
 
         In a run that measures, the variants then alternate, with one block of calls of each in every round. A
-        sample is the median of a block, and two variants are compared round by round. They differ if the
-        whole 99.9 % interval of their ratio is more than 3 % from 1. As with :meth:`call`, state is restored.
+        sample is the trimmed mean of a block, and two variants are compared round by round, until they are
+        told apart or ``--dtdispatch-max-time`` has passed. They differ if the whole 99.9 % interval of their
+        ratio is more than 3 % from 1. As with :meth:`call`, state is restored.
 
         Args:
             variants: two or more callables without arguments, by label. All others are compared with the

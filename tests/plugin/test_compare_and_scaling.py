@@ -44,7 +44,7 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     names = [f"test_it.py::test_mlp::mlp[{label}]::call" for label in ("dtensor", "plain")]
     assert [row["fullname"] for row in found] == names
     assert {row["group"] for row in found} == {"dtdispatch call test_it.py::test_mlp::mlp"}
-    assert {row["stats"]["rounds"] for row in found} == {15}
+    assert {row["stats"]["rounds"] >= 21 for row in found} == {True}
     assert {row["params"]["state"] for row in found} == {"call"}
     subtitle = "variants in turn; end to end from Python, autograd included"
     assert {row["extra_info"]["contains"] for row in found} == {subtitle}
@@ -52,8 +52,8 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     lines = result.outlines
     title = lines.index(f"test_it.py::test_mlp: mlp ({subtitle})")
     assert re.search(r"variant +median us +least us +\+-% +times +misses +redistributes", lines[title - 1])
-    assert re.search(r"mlp\[dtensor\].* 1 +0 +0 +0 +0 +15 +first$", lines[title + 1])
-    assert re.search(r"mlp\[plain\].* 0\.\d+ \(0\.\d+ to 0\.\d+\) +0 +0 +0 +0 +15 +faster$", lines[title + 2])
+    assert re.search(r"mlp\[dtensor\].* 1 +0 +0 +0 +0 +\d+ +first$", lines[title + 1])
+    assert re.search(r"mlp\[plain\].* 0\.\d+ \(0\.\d+ to 0\.\d+\)( +0){4} +\d+ +faster$", lines[title + 2])
     text = (pytester.path / "found.csv").read_text()
     for label in ("dtensor", "plain"):
         for metric in ("call_ns", "misses_per_call", "redistributes_per_call", "collectives_per_call"):
@@ -82,7 +82,7 @@ def test_failed_claim_shows_ratio_and_interval(pytester: pytest.Pytester) -> Non
     """A failed claim reports ratio and interval. Claims are disabled if nothing is timed."""
     claim = "assert compared['dtensor'].faster_than('plain')"
     result = measure_source(pytester, mlp(claim), failed=1)
-    found = "dtensor against plain: slower, *(* to *) times as long in 15 rounds"
+    found = "dtensor against plain: slower, *(* to *) times as long in * rounds"
     result.stdout.fnmatch_lines([f"*assert {found}; faster needs the whole interval below 0.97*"])
     result = measure(pytester, "--dtdispatch-metric=counts", failed=1)
     message = "'mlp': plain faster_than('dtensor', by=0.2) is disabled: latencies are not taken"

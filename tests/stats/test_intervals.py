@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.stats.intervals import median_interval, paired_ratio
+from pytest_dtdispatch.stats.intervals import LOOKS, median_interval, paired_ratio, repeated_confidence
 
 VALUES = st.lists(st.integers(1, 10**9), min_size=6, max_size=60)
 
@@ -53,3 +54,34 @@ def test_interval_narrows_with_more_samples(count: int) -> None:
 def test_few_samples_have_no_interval() -> None:
     assert [median_interval([1] * count) for count in range(6)] == [None] * 6
     assert paired_ratio([10] * 5, [5] * 5, 0.95) is None
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_interval_of_pairs_has_its_coverage(confidence: float) -> None:
+    """Of equal sides, all signs of the differences are equally likely."""
+    sizes = [1.01**n for n in (1, 2, 4, 8, 16, 32, 64, 128)]  # no two means are equal
+    excluded = 0
+    for signs in itertools.product((1, -1), repeat=len(sizes)):
+        head = [size**sign for size, sign in zip(sizes, signs, strict=True)]
+        found = paired_ratio([1.0] * len(sizes), head, confidence)
+        assert found
+        _, low, high = found
+        excluded += not low <= 1 <= high
+    assert 0 < excluded / 2 ** len(sizes) <= 1 - confidence
+
+
+def test_exact_and_approximated_intervals_of_pairs_meet() -> None:
+    draw = random.Random(0)
+    base, head = ([draw.gauss(100, 5) for _ in range(61)] for _ in range(2))
+    exact, approximated = (paired_ratio(base[:count], head[:count], 0.999) for count in (60, 61))
+    assert exact
+    assert approximated
+    assert exact == pytest.approx(approximated, rel=0.005)
+
+
+def test_errors_of_all_looks_add_up_to_a_thousandth() -> None:
+    errors = [1 - repeated_confidence(number / LOOKS) for number in range(1, LOOKS + 1)]
+    assert errors == sorted(errors)
+    assert 0.0009 < sum(errors) <= 0.001
+    assert repeated_confidence(0.99) == repeated_confidence(0.75)
+    assert repeated_confidence(7.0) == repeated_confidence(1.0)

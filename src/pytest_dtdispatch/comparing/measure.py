@@ -5,17 +5,25 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
 from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.comparing.equality import call_variants
-from pytest_dtdispatch.comparing.model import CallCounts, Compared, ComparedVariant, Variants
+from pytest_dtdispatch.comparing.model import (
+    MIN_ROUNDS,
+    CallCounts,
+    Compared,
+    ComparedVariant,
+    Variants,
+    ratio_after,
+)
 from pytest_dtdispatch.core.environment import tracers
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, State
+from pytest_dtdispatch.core.measurement import LONG_CALL_NS, Contains, Figures, Measurement, State
 from pytest_dtdispatch.core.results import Advice, row_name
 from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.text import show_progress
@@ -28,36 +36,74 @@ from pytest_dtdispatch.replay.repeat import (
     threads_note,
 )
 from pytest_dtdispatch.replay.replay import NotRepeatable
-from pytest_dtdispatch.rounds.core_waits import core_waits
+from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.sampler import Meter
 from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, samples_of, take
 from pytest_dtdispatch.rounds.signals import Signals
-from pytest_dtdispatch.rounds.timing import Prepare, Subject, gc_paused, time_row
+from pytest_dtdispatch.rounds.timing import Prepare, Subject, TimedCalls, gc_paused, time_row
+from pytest_dtdispatch.stats.intervals import LOOKS
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import group_backend, wait_for
 
-# With 15 rounds the interval excludes one at each end: a single disturbed round decides nothing.
-MIN_ROUNDS = 15
-LONG_NS = 10_000_000  # a call that is this long is a block
+LONG_NS = 10_000_000  # a call that is this long may be a block
 REHEARSAL_CALLS = 3
+MOST_ROUNDS = 200  # longer blocks are as precise as more rounds
 
 
-def calls_of_block(call_ns: int) -> int:
+def calls_of_block(call_ns: int, fill_ns: int = 0, limit_ns: float = 1e9) -> int:
     """Return the number of calls of this length in a round.
+
+    A block takes about 3 ms: short, so that a slow machine slows down both of two blocks. It takes up to
+    three times as long as the call that fills the caches, if the time limit allows 25 rounds of it, so that
+    most calls are samples.
+
+    Args:
+        call_ns: duration of a call.
+        fill_ns: duration of the call that fills the caches before each block.
+        limit_ns: time limit of all blocks of a variant.
 
     Example:
         >>> calls_of_block(12_000), calls_of_block(1_300_000), calls_of_block(60_000_000)
-        (100, 3, 1)
+        (416, 3, 1)
+        >>> calls_of_block(50_000_000, 100_000_000, 10e9)
+        6
     """
-    block_ns = 3_000_000  # short, so that a slow machine slows down both of two blocks
-    return 1 if call_ns >= LONG_NS else min(max(block_ns // max(call_ns, 1), 3), 100)
+    worth_ns = min(3 * fill_ns, limit_ns / 25 - fill_ns)
+    block_ns = max(3_000_000, limit_ns / MOST_ROUNDS - fill_ns, worth_ns)
+    return max(int(block_ns // max(call_ns, 1)), 1 if call_ns >= LONG_NS else 3)
 
 
-def warmup_of_block(calls: int) -> int:
-    """Return the number of warm-up calls of a block: the first hits after a miss are slower."""
-    return min(calls // 3 + 1, 20) if calls > 1 else 0
+def warmup_of_block(calls: int, call_ns: int) -> int:
+    """Return the number of warm-up calls of a block: the first short hits after a miss are slower."""
+    return min(calls // 3 + 1, 20) if call_ns < LONG_NS else 0
+
+
+def trimmed_mean(values: Sequence[int]) -> int:
+    """Return the mean without the lowest and the highest tenth of the values, rounded.
+
+    Example:
+        >>> trimmed_mean([1, *[7] * 8, 99]), trimmed_mean([6, 8])
+        (7, 7)
+    """
+    cut = len(values) // 10
+    return round(statistics.fmean(sorted(values)[cut : len(values) - cut]))
+
+
+class Rehearsal(NamedTuple):
+    """Durations of a variant before the first round.
+
+    Args:
+        fill_ns: duration of the call that fills the caches.
+        call_ns: least duration of a hit.
+        is_on_core: whether the thread works all the time, without sleep and without work in other threads.
+    """
+
+    fill_ns: int
+    call_ns: int
+    is_on_core: bool
 
 
 class Turns:
@@ -68,8 +114,9 @@ class Turns:
     caches, the first of two equal variants would be faster.
 
     Attributes:
-        series: block of calls of each variant, with the median of each block.
+        series: block of calls of each variant, with the trimmed mean of each block.
         at: label of the running variant.
+        spent_s: seconds per variant that all rounds took.
     """
 
     def __init__(
@@ -77,56 +124,90 @@ class Turns:
     ) -> None:
         self.series: dict[str, Series] = {}
         self.at = ""
+        self.spent_s = 0.0
         self._subjects = subjects
         self._caches = caches
         self._plan = plan
+        self._meter = plan.sampler.meter
         self._signals = signals
         self._synchronize = synchronizer()
 
     def run(self) -> None:
-        """Measure as many rounds as the time limit allows."""
-        plan, round_ns = self._plan, 0
-        deadline = Deadline(plan.max_time_s * len(self._subjects))
-        for label, subject in self._subjects.items():
-            fill_ns, call_ns = self._rehearse(label)
-            calls = calls_of_block(call_ns)
-            warmup = warmup_of_block(calls)
-            meter, unit = plan.sampler.meter, plan.sampler.unit
-            self.series[label] = Series(State.CALL, subject, meter, unit, warmup, calls)
-            round_ns += fill_ns + (warmup + calls) * call_ns
-        stop = Stop(deadline, max(MIN_ROUNDS, round(2.5 * plan.rounds)), MIN_ROUNDS)  # 100 by default
-        in_time = max(MIN_ROUNDS, int(min(stop.most, deadline.limit_ns / max(round_ns, 1))))
-        planned = [series.calls for series in self.series.values()]
-        agreed = stop.settle(plan.agreement, f"the rounds of {[*self.series]}", in_time, *planned)
-        for series, calls in zip(self.series.values(), agreed, strict=True):
-            series.calls, series.warmup = calls, warmup_of_block(calls)
+        """Measure rounds until all ratios to the first variant are decided, or to the time limit."""
+        plan, limit_ns = self._plan, self._plan.max_time_s * 1e9
         with core_waits() as waits:
+            deadline = Deadline(plan.max_time_s * len(self._subjects))
+            rehearsed = {label: self._rehearse(label, waits) for label in self._subjects}
+            self._meter, round_ns = self._meter_of([*rehearsed.values()]), 0
+            for label, (fill_ns, call_ns, _) in rehearsed.items():
+                calls = calls_of_block(call_ns, fill_ns, limit_ns)
+                warmup, subject = warmup_of_block(calls, call_ns), self._subjects[label]
+                self.series[label] = Series(
+                    State.CALL, subject, self._meter, plan.sampler.unit, warmup, calls
+                )
+                round_ns += fill_ns + (warmup + calls) * call_ns
+            stop = Stop(deadline, sys.maxsize, MIN_ROUNDS)
+            in_time = max(MIN_ROUNDS, int(min(MOST_ROUNDS, deadline.limit_ns / max(round_ns, 1))))
+            planned = [number for each in self.series.values() for number in (each.calls, each.warmup)]
+            agreed = stop.settle(plan.agreement, f"the rounds of {[*self.series]}", in_time, *planned)
+            for series, calls, warmup in zip(self.series.values(), agreed[::2], agreed[1::2], strict=True):
+                series.calls, series.warmup = calls, warmup
+            quarters = 0
             for labels in take([*self.series], stop, rotates=True):
                 for label in labels:
                     show_progress("comparing: {}", label)
-                    series = self.series[label]
-                    with gc_paused() as collect:
-                        self._fill(label)
-                        collect()
-                        self._synchronize()
-                        off_core_ns, began_ns = waits.counted(), time.perf_counter_ns()
-                        samples = self._calls(label, series.warmup + series.calls)
-                        wall_ns = time.perf_counter_ns() - began_ns
-                        series.record_block(waits.counted() - off_core_ns, wall_ns)
-                    series.record(round(statistics.median(samples[series.warmup :])))
+                    self._turn(label, waits)
+                self.spent_s = (deadline.limit_ns - deadline.left_ns) / 1e9 / len(self.series)
+                done = int(LOOKS * self.spent_s / plan.max_time_s)
+                if plan.agreement is None and quarters < done < LOOKS:
+                    quarters = done
+                    if self._is_decided():
+                        break
 
-    def _rehearse(self, label: str) -> tuple[int, int]:
-        """Time the call that fills the caches, and a few hits; return its time and the shortest hit."""
+    def _turn(self, label: str, waits: CoreWaits) -> None:
+        """Fill the caches, and measure a block of calls."""
+        series = self.series[label]
+        with gc_paused() as collect:
+            self._fill(label)
+            collect()
+            self._synchronize()
+            off_core_ns, began_ns = waits.counted(), time.perf_counter_ns()
+            timed = self._calls(label, series.warmup + series.calls)[series.warmup :]
+            wall_ns = time.perf_counter_ns() - began_ns
+            series.record_block(waits.counted() - off_core_ns, wall_ns)
+        cpu = [cpu_ns for _, cpu_ns, _, _ in timed if cpu_ns is not None]
+        sample = trimmed_mean([sample for sample, _, _, _ in timed])
+        series.record(sample, cpu_ns=trimmed_mean(cpu) if cpu else None)
+
+    def _is_decided(self) -> bool:
+        """Return whether no ratio to the first variant needs more rounds."""
+        first, *others = (each.samples() for each in self.series.values())
+        share = self.spent_s / self._plan.max_time_s
+        ratios = [ratio_after(share, first.cpu or first.values, each.cpu or each.values) for each in others]
+        return all(ratio is not None and ratio.is_decided for ratio in ratios)
+
+    def _rehearse(self, label: str, waits: CoreWaits) -> Rehearsal:
+        """Time the call that fills the caches, and a few hits."""
         began = time.perf_counter_ns()
         self._fill(label)
-        fill_ns, call_ns = time.perf_counter_ns() - began, sys.maxsize
+        fill_ns, calls = time.perf_counter_ns() - began, list[int]()
+        cpu_ns, clock_ns = time.thread_time_ns(), waits.clock()
         for _ in range(REHEARSAL_CALLS):
             began = time.perf_counter_ns()
             self._calls(label, 1)
-            call_ns = min(call_ns, time.perf_counter_ns() - began)
-            if call_ns >= LONG_NS and self._plan.agreement is None:  # ranks must call equally often
+            calls.append(time.perf_counter_ns() - began)
+            if calls[-1] >= LONG_NS and self._plan.agreement is None:  # ranks must call equally often
                 break
-        return fill_ns, call_ns
+        cpu_ns, clock_ns = time.thread_time_ns() - cpu_ns, waits.clock() - clock_ns
+        return Rehearsal(fill_ns, min(calls), cpu_ns >= 0.9 * clock_ns)
+
+    def _meter_of(self, rehearsed: Sequence[Rehearsal]) -> Meter:
+        """Return the meter of all variants. It reads CPU time if they are long, and work in this thread."""
+        plan, sampler = self._plan, self._plan.sampler
+        reads_cpu = plan.one_thread and plan.agreement is None
+        reads_cpu &= all(subject.is_one_thread for subject in self._subjects.values())
+        reads_cpu &= all(each.is_on_core and each.call_ns >= LONG_CALL_NS for each in rehearsed)
+        return sampler.meter._replace(cpu=sampler.cpu) if reads_cpu else sampler.meter
 
     def _fill(self, label: str) -> None:
         """Clear the caches, and run the call that fills them."""
@@ -139,15 +220,14 @@ class Turns:
 
         self._calls(label, 1, cleared)
 
-    def _calls(self, label: str, calls: int, prepare: Prepare | None = None) -> list[int]:
+    def _calls(self, label: str, calls: int, prepare: Prepare | None = None) -> TimedCalls:
         """Time consecutive calls; no counter is read between them."""
         self.at, subject = label, self._subjects[label]
         try:
             self._signals.let_in()
-            timed = time_row(subject, self._plan.sampler.meter, prepare or subject.prepare, tuple, calls)
+            return time_row(subject, self._meter, prepare or subject.prepare, tuple, calls)
         finally:
             self._signals.is_open = False
-        return [sample for sample, _, _, _ in timed]
 
     def count(self, label: str) -> list[StepCounts]:
         """Count three calls on caches that only this variant filled; record the ops of the first."""
@@ -180,27 +260,46 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
 
     call_variants(variants, call)
     ran = {label: one.settled_again() for label, one in ran.items()}
-    figures, counted = _measured(ran, caches, plan)
+    measured = _measured(ran, caches, plan)
+    max_time_s = plan.max_time_s if plan.agreement is None else 0.0
     compared: list[ComparedVariant] = []
     for label in variants.functions:
         own = row_name(variants.name, label)
         mesh = ran[label].mesh
         backend = group_backend(device_of(mesh))
-        row = Measurement(own, own, variants.name, mesh, Contains.COMPARED, 1, figures[label], backend)
+        row = Measurement(
+            own, own, variants.name, mesh, Contains.COMPARED, 1, measured.figures[label], backend
+        )
         counts, advice = None, tuple[Advice, ...]()
-        if label in counted:
-            recorded, *others = counted[label]
+        if label in measured.counted:
+            recorded, *others = measured.counted[label]
             last = others[-1]
             events = (last.redistributions, last.collective_runs, last.wraps, last.reads)
             counts = CallCounts(last.misses, *map(len, events))
             advice = advise(others, recorded)
-        compared.append(ComparedVariant(own, label, variants.name, row, counts, advice))
+        compared.append(
+            ComparedVariant(own, label, variants.name, row, counts, advice, max_time_s, measured.spent_s)
+        )
     return Compared(variants.name, tuple(variants.functions), tuple(compared))
+
+
+class MeasuredVariants(NamedTuple):
+    """Measurement of all variants, by label.
+
+    Args:
+        figures: figures of each variant.
+        counted: counted calls of each variant that can be repeated.
+        spent_s: seconds per variant that all rounds took.
+    """
+
+    figures: dict[str, Figures]
+    counted: dict[str, list[StepCounts]]
+    spent_s: float = 0.0
 
 
 def _measured(
     ran: Mapping[str, RanCallable | NotRepeatable], caches: ShardingCaches, plan: Plan
-) -> tuple[dict[str, Figures], dict[str, list[StepCounts]]]:
+) -> MeasuredVariants:
     """Measure the variants that can be repeated; note for the others why they cannot."""
     figures: dict[str, Figures] = {}
     again: dict[str, RanCallable] = {}
@@ -211,23 +310,23 @@ def _measured(
         elif isinstance(one, RanCallable):
             again[label] = one
     if not again:
-        return figures, {}
+        return MeasuredVariants(figures, {})
     # All variants run with the same number of threads: torch recompiles if it changes.
     compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
     notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()
     counted: dict[str, list[StepCounts]] = {}
     subjects = {label: one.subject for label, one in again.items()}
-    one_thread, is_alone = plan.one_thread and not compiled, plan.agreement is None
-    with repetitions([*again.values()], one_thread, is_alone=is_alone) as outcome:
+    plan = replace(plan, one_thread=plan.one_thread and not compiled)
+    with repetitions([*again.values()], plan.one_thread, is_alone=plan.agreement is None) as outcome:
         turns = Turns(subjects, caches, plan, outcome.signals)
         turns.run()
         for label in subjects:
             counted[label] = turns.count(label)
     if outcome.figures.notes:
         why = f"{turns.at}: {outcome.figures.notes[0]}"
-        return figures | dict.fromkeys(again, Figures(notes=(why,))), {}
+        return MeasuredVariants(figures | dict.fromkeys(again, Figures(notes=(why,))), {})
     for label, series in turns.series.items():
-        sample = f"the median of {series.calls} calls" if series.calls > 1 else "one call"
+        sample = f"the trimmed mean of {series.calls} calls" if series.calls > 1 else "one call"
         remarks = (f"each sample is {sample}",)
         figures[label] = Figures(len(series.values), samples_of([series]), notes, remarks, tracers())
-    return figures, counted
+    return MeasuredVariants(figures, counted, turns.spent_s)

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any, ClassVar
 
 from pytest_dtdispatch.core.checks import check_callable, signature_mismatch
-from pytest_dtdispatch.core.measurement import Measurement, Samples, State, traced_text
+from pytest_dtdispatch.core.measurement import (
+    Clock,
+    Measurement,
+    Samples,
+    State,
+    common_clock,
+    traced_text,
+)
+from pytest_dtdispatch.core.plain_data import Size
 from pytest_dtdispatch.core.results import Advice, OneRow, row_name
-from pytest_dtdispatch.core.text import TextEnum, escape_controls, nearest, shown
+from pytest_dtdispatch.core.text import TextEnum, escape_controls, nearest, plural, shown
 from pytest_dtdispatch.errors import GateError, MeasurementError
-from pytest_dtdispatch.stats.intervals import paired_ratio
+from pytest_dtdispatch.stats.intervals import paired_ratio, repeated_confidence
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 
 # Two variants differ if the whole interval of their ratio is farther from 1 than this. The interval of equal
 # functions never was: see benchmarks/compare.py.
 FLOOR = 0.03
+MIN_ROUNDS = 21  # the interval of these excludes one disturbed round
 NOT_MEASURED = "nothing is measured in this run"
 USAGE = 'dtdispatch.compare({"dtensor": f, "plain": g})'
 Equal = Callable[[Any, Any], object]
@@ -64,6 +74,7 @@ class CallCounts:
 
 
 COUNTS = tuple(field.name for field in fields(CallCounts))
+NOUNS = (("miss", "es"), ("redistribution",), ("collective",), ("wrap",), ("read",))  # of plural()
 
 
 class Outcome(TextEnum):
@@ -79,7 +90,7 @@ class Ratio:
     """Ratio of the times of two variants, with its interval.
 
     Args:
-        ratio: median of the ratios of all rounds.
+        ratio: median of the ratios of any two rounds.
         low: lower end of its 99.9 % interval.
         high: upper end of its 99.9 % interval.
         rounds: number of rounds.
@@ -89,6 +100,18 @@ class Ratio:
     low: float
     high: float
     rounds: int
+
+    @property
+    def margin(self) -> float:
+        """Half of the interval as a share of the ratio."""
+        return (self.high - self.low) / 2 / self.ratio
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether more rounds are not needed: its outcome is certain, and the interval is narrow."""
+        is_equal = 1 - FLOOR <= self.low <= self.high <= 1 + FLOOR
+        is_narrow = self.margin <= max(FLOOR, abs(self.ratio - 1) / 8)  # claims may name other differences
+        return is_equal or (is_narrow and self.outcome() is not Outcome.NOT_APART)
 
     def outcome(self, by: float = FLOOR) -> Outcome:
         """Return ``faster`` or ``slower`` if the whole interval is beyond this share, else neither."""
@@ -111,6 +134,8 @@ class ComparedVariant(OneRow):
         measurement: its row; a sample is the median of the block of calls in a round.
         counts: counts of one call; None if it cannot be repeated.
         advice: advice on a call.
+        max_time_s: time limit of its rounds in seconds; 0 if their number was agreed on by ranks.
+        spent_s: seconds that its rounds took.
     """
 
     kind: ClassVar[str] = "compared"
@@ -120,6 +145,8 @@ class ComparedVariant(OneRow):
     measurement: Measurement
     counts: CallCounts | None = None
     advice: tuple[Advice, ...] = ()
+    max_time_s: Size = 0.0
+    spent_s: Size = 0.0
 
     def metrics(self) -> Iterator[tuple[str, int]]:
         """Yield each count."""
@@ -132,13 +159,53 @@ class ComparedVariant(OneRow):
         """Its samples, one per round; None if there are none."""
         return self.measurement.of(State.CALL)
 
+    @property
+    def median_ns(self) -> float | None:
+        """Median of its rounds in nanoseconds, by the clock of its ratios; None if unknown."""
+        cpu = self.samples.cpu if self.samples else ()
+        return statistics.median(cpu) if cpu else self.measurement.median_ns(State.CALL)
+
 
 def ratio_of(one: ComparedVariant, other: ComparedVariant) -> Ratio | None:
     """Return the ratio of the time of one variant to that of another; None if unknown."""
     if not (one.samples and other.samples):
         return None
-    found = paired_ratio(other.samples.values, one.samples.values, confidence=0.999)
-    return None if found is None else Ratio(*found, rounds=len(one.samples.values))
+    is_cpu = common_clock(one.samples, other.samples) is Clock.CPU
+    base, head = (each.cpu if is_cpu else each.values for each in (other.samples, one.samples))
+    return ratio_after(one.spent_s / one.max_time_s if one.max_time_s else 1.0, base, head)
+
+
+def ratio_after(share: float, base: Sequence[int], head: Sequence[int]) -> Ratio | None:
+    """Return the ratio of paired samples after a share of the time limit; None if they are too few.
+
+    Args:
+        share: time as a fraction of the limit, at least 0.25, for the :func:`repeated_confidence`.
+        base: samples of one variant.
+        head: samples of the other, each measured next to the base sample of the same index.
+    """
+    found = paired_ratio(base, head, repeated_confidence(share)) if all(base) and all(head) else None
+    return None if found is None else Ratio(*found, rounds=len(base))
+
+
+def verdict_text(one: ComparedVariant, other: ComparedVariant, ratio: Ratio, by: float = FLOOR) -> str:
+    """Describe how a variant differs: by its counts, which are exact, and by its time.
+
+    A time that is not told apart is followed by the interval that a longer time limit would give.
+    """
+    texts, outcome = [], ratio.outcome()
+    if one.counts and other.counts and one.counts != other.counts:
+        pairs = zip(NOUNS, astuple(one.counts), astuple(other.counts), strict=True)
+        texts.append(", ".join(f"{plural(n, *noun)} for {of:,}" for noun, n, of in pairs if n != of))
+    subject = "time " if outcome is Outcome.NOT_APART else ""
+    texts.append(f"{subject}{outcome}, {ratio} times as long in {ratio.rounds} rounds")
+    is_inside = 1 - by <= ratio.low <= ratio.high <= 1 + by
+    if one.max_time_s and ratio.outcome(by) is Outcome.NOT_APART and not is_inside:
+        gap = abs(ratio.ratio - 1) - by
+        factor = min(max(1.2 * ratio.margin / gap, 2.0), 5.0) if gap > 0 else 2.0
+        limit_s = math.ceil(max(one.max_time_s, one.spent_s) * factor**2)
+        margins = f"+-{ratio.margin / factor:.1%} instead of +-{ratio.margin:.1%}"
+        texts.append(f"--dtdispatch-max-time {limit_s} would give about {margins}")
+    return "; ".join(texts)
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,7 +284,7 @@ class VariantResult:
     @property
     def median_ns(self) -> float | None:
         """Median of its rounds in nanoseconds; None if nothing was measured."""
-        return self.measured.measurement.median_ns(State.CALL) if self.measured else None
+        return self.measured.median_ns if self.measured else None
 
     def ratio_to(self, other: str) -> Ratio | None:
         """Return the ratio of its time to that of another variant; None if unknown.
@@ -294,8 +361,10 @@ class VariantResult:
         if ratio is None:
             return Claim(is_faster, f"{pair}: {compared.reason}")
         wanted = f"below {1 - share:g}" if is_faster else f"above {1 + share:g}"
-        found = f"{ratio.outcome()}, {ratio} times as long in {ratio.rounds} rounds"
-        text = f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
+        mine, theirs = either
+        text = (
+            f"{pair}: {verdict_text(mine, theirs, ratio, share)}; {claimed} needs the whole interval {wanted}"
+        )
         names = dict.fromkeys(name for one in either for name in one.measurement.figures.tracers)
         text += f"; {traced_text([*names])}" if names else ""
         return Claim(ratio.outcome(share) is claimed, text)

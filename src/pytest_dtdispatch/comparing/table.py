@@ -7,7 +7,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
-from pytest_dtdispatch.comparing.model import COUNTS, ComparedVariant, Outcome, ratio_of
+from pytest_dtdispatch.comparing.model import COUNTS, ComparedVariant, Outcome, ratio_of, verdict_text
 from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.plain_data import select
 from pytest_dtdispatch.core.text import MICROSECONDS, grouped
@@ -34,12 +34,14 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
         for name, variants in grouped((variant.base_name, variant) for variant in of_test).items():
             lines = [_line(variant, variants[0], counts, view) for variant in variants]
             groups.append(Group(f"{test}: {name} ({variants[0].measurement.contains})", lines))
-    optional = ("rounds", "collectives", "least", SCATTER, "wraps", "redistributes", "reads")
+    optional = ("collectives", "least", SCATTER, "rounds", "wraps", "redistributes", "reads")
     table = Table(groups, "variant", "outcome", optional, min_label=20)
     legend = (
         "Variants run in turn. One is faster or slower if the whole interval of its ratio (99.9 %, over "
         "rounds) is more than 3 % from 1."
     )
+    if any(variant.samples and variant.samples.cpu for variant in every):
+        legend += " Calls of at least 0.5 ms are timed by CPU time."
     slowest = max(
         ((variant.samples.figure, variant.name) for variant in every if variant.samples), default=None
     )
@@ -48,7 +50,7 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
 
 
 def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str], view: View) -> Line:
-    row = variant.measurement
+    row, notes = variant.measurement, [*notes_of(variant.measurement, view)]
     ratio = None if variant is first else ratio_of(variant, first)
     tone = Tone.NOTICE
     if variant.samples is None:
@@ -60,8 +62,10 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
     else:
         outcome = ratio.outcome()
         status, tone = outcome.value, TONES.get(outcome, Tone.PLAIN)
+        if outcome is Outcome.NOT_APART:
+            notes.append(verdict_text(variant, first, ratio))
     cells = {
-        Column("median", MICROSECONDS.name): MICROSECONDS.text(row.median_ns(State.CALL)),
+        Column("median", MICROSECONDS.name): MICROSECONDS.text(variant.median_ns),
         Column("least", MICROSECONDS.name): MICROSECONDS.text(row.figure(State.CALL)),
         Column(SCATTER): scatter_text(variant.samples),
         Column("times"): "1" if status == "first" else "-" if ratio is None else str(ratio),
@@ -71,7 +75,7 @@ def _line(variant: ComparedVariant, first: ComparedVariant, counts: Sequence[str
     cells[Column("rounds")] = str(row.figures.rounds)
     status = ", ".join(filter(None, (status, traced(row))))
     advice = [line for each in variant.advice for line in each.lines if not view.for_page]
-    return Line(variant.name, cells, status, (*notes_of(row, view), *advice), tone)
+    return Line(variant.name, cells, status, (*notes, *advice), tone)
 
 
 def variants_data(variants: Sequence[ComparedVariant]) -> list[dict[str, Any]]:
@@ -80,9 +84,9 @@ def variants_data(variants: Sequence[ComparedVariant]) -> list[dict[str, Any]]:
     ratios = [ratio_of(one, first[one.base_name]) for one in variants]
     return [
         {
-            **select(one, "base_name", "label"),
+            **select(one, "base_name", "label", "max_time_s", "spent_s"),
             "counts": one.counts and asdict(one.counts),
-            "ratio": ratio and {**asdict(ratio), "outcome": ratio.outcome()},
+            "ratio": ratio and {**asdict(ratio), "margin": ratio.margin, "outcome": ratio.outcome()},
         }
         for one, ratio in zip(variants, ratios, strict=True)
     ]
