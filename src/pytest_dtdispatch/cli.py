@@ -79,7 +79,10 @@ def _run(words: list[str]) -> int:
     from pytest_dtdispatch.plugin.kinds import metric_names
 
     metrics = metric_names()
-    update = update_expected(options.file, options.results, options.reason, options.new_margin, metrics)
+    if not (options.reason or options.limits):
+        raise DtDispatchError("the following arguments are required: --reason")
+    reason, margin = options.reason or "limit", options.new_margin
+    update = update_expected(options.file, options.results, reason, margin, metrics, options.limits)
     say(f"{options.file}: {update}", Tone.GOOD)
     return 0
 
@@ -162,6 +165,7 @@ def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
     example = """example:
   pytest --dtdispatch --dtdispatch-expected expected.csv --dtdispatch-export csv:results.csv
   dtdispatch expected update expected.csv --results results.csv --reason "one more norm"
+  dtdispatch expected update limits.csv --results results.csv --limits
 
 """
     texts = {"description": about, "epilog": example + STATUS.format("success")}
@@ -172,10 +176,12 @@ def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
     update.add_argument("file", type=file, metavar="FILE", help="file of expected results to update")
     text = "results exported by pytest with --dtdispatch-export csv:FILE"
     update.add_argument("--results", type=file, required=True, metavar="RESULTS.csv", help=text)
-    text = "reason of the change, stored in the changed rows"
-    update.add_argument("--reason", required=True, metavar="TEXT", help=text)
+    text = "reason of the change, stored in the changed rows; not needed with --limits"
+    update.add_argument("--reason", metavar="TEXT", help=text)
     text = "also add results that FILE lacks, with this margin: 0.1 is 10 %%; counts get 0"
     update.add_argument("--new-margin", metavar="FRACTION", help=text)
+    text = "write the counts of each test as limits: a count above fails, one below passes"
+    update.add_argument("--limits", action="store_true", help=text)
     about = "Print the numbers of saved runs side by side, or export one run."
     example = "example:\n  dtdispatch report run.json --export html:run.html\n\n" + STATUS.format("success")
     text = "print the numbers of saved runs, or export one"

@@ -165,6 +165,48 @@ def test_new_margin_adds_results_in_four_digits(files: tuple[Path, Path]) -> Non
     ]
 
 
+def test_limits_are_counts_of_each_test(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    expected, results = files
+    expected.unlink()
+    assert main(["expected", "update", str(expected), "--results", str(results), "--limits"]) == 0
+    assert expected.read_text().splitlines() == [
+        "t.py::test_step::train,misses_per_step,0,max,limit",
+        "t.py::test_step::train,collectives,5,max,limit",
+        "t.py::test_new::train,collectives,12345,max,limit",
+    ]
+    assert f"; pytest --dtdispatch --dtdispatch-expected {expected} judges" in capsys.readouterr().out
+
+
+def test_existing_counts_become_limits(files: tuple[Path, Path]) -> None:
+    assert update(*files, "--limits", reason="why") == 0
+    rows = {(row.name[6:], row.metric): row for row in read_expected(files[0], metric_names()).rows}
+    is_limit = {key: row.is_limit for key, row in rows.items()}
+    assert is_limit == {
+        ("test_add::add(S0, S0)", HIT): False,  # a time
+        ("test_step::train", "misses_per_step"): True,
+        ("test_step::train", "collectives"): True,
+        ("test_gone::train", "collectives"): False,  # the results do not have it
+        ("test_new::train", "collectives"): True,
+    }
+
+
+def test_times_are_not_new_beside_limits() -> None:
+    limit = ExpectedRow("t", "collectives", 5, 0.0, is_limit=True)
+    results = [found(5, "collectives"), found(900, HIT), found(1, "implicit")]
+    verdicts = judge_results([limit], results).verdicts
+    assert [(str(row.verdict), row.criterion) for row in verdicts] == [
+        ("passed", "collectives at most 5"),
+        ("new", "implicit 1"),
+    ]
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(4, "passed"), (5, "passed"), (6, "regressed")])
+def test_only_a_larger_count_exceeds_a_limit(value: int, verdict: str) -> None:
+    limit = ExpectedRow("t", "collectives", 5, 0.0, is_limit=True)
+    [judged] = judge_results([limit], [found(value, "collectives")]).verdicts
+    assert (str(judged.verdict), judged.criterion) == (verdict, "collectives at most 5")
+
+
 def test_first_file_is_readable_by_pytorch(files: tuple[Path, Path]) -> None:
     files[0].unlink()
     assert update(*files, "--new-margin", "0", reason="first") == 0

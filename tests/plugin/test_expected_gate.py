@@ -228,7 +228,7 @@ def test_regressed_rows_have_corrections_and_an_update_command(
     text = failed(
         result,
         "gate: failed against expected.csv: 7 passed, 4 regressed",
-        *(f"regressed {MUL}", f"regressed {STEP}", "redistributes 0 +-0 %: 0 -> 1\n"),
+        *(f"regressed {MUL}", f"regressed {STEP}", "redistributes 0 +-0 %: 0 -> 1, at test_results.py:"),
         "find what made it grow",
         "dtdispatch expected update expected.csv --results results.csv --reason",
     )
@@ -244,6 +244,24 @@ def test_regressed_rows_have_corrections_and_an_update_command(
     assert capsys.readouterr().out == f"{expected}: 4 of 11 rows changed\n"
     assert_passed(run(pytester, *GATE), "11 passed")
     assert list(pytorch_reader.read_expected(expected)) == LISTED
+
+
+def test_only_growth_above_todays_counts_fails(
+    pytester: pytest.Pytester, scripted: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.extra_ns = 5_000
+    run(pytester, *CSV)
+    assert main(["expected", "update", "limits.csv", "--results", "results.csv", "--limits"]) == 0
+    pytester.makeini("[pytest]\ndtdispatch_expected = limits.csv")
+    scripted.extra_ns = 0
+    assert_passed(run(pytester, *MEASURED), "/limits.csv: 7 passed\n")
+    limits = pytester.path / "limits.csv"
+    limits.write_text(limits.read_text().replace("redistributes,1,max", "redistributes,0,max"))
+    scripted.extra_ns = 5_000
+    result = run(pytester, *MEASURED)
+    text = failed(result, "redistributes at most 0: 0 -> 1, at test_results.py:", "6 passed, 1 regressed")
+    assert "redistribute: f32[8,8] S0 -> R, 256 bytes, at test_results.py:" in text
+    assert "--base-rev main --head-rev HEAD -- test_results.py::test_step" in text
 
 
 def test_calls_fail_only_if_expected(pytester: pytest.Pytester, expected: Path) -> None:

@@ -198,7 +198,7 @@ def test_limit_verdict_comes_first_in_every_file(pytester: pytest.Pytester) -> N
             "  train *over its limits, steady",
             "gate: failed against limits: 1 passed, 1 regressed",
             f"  regressed {row}",
-            "    redistributes=0, and step 1 has 1",
+            "    redistributes=0, and step 1 has 1, at test_it.py:*",
             "*1 failed, 1 gate failed*",
         ]
     )
@@ -303,7 +303,7 @@ def test_implicit_limit_ignores_explicit_redistributions(pytester: pytest.Pytest
     result.stdout.fnmatch_lines(
         [
             "E *implied: over its limits",
-            "E *implicit=0, and step 1 has 1",
+            "E *implicit=0, and step 1 has 1, at test_it.py:*",
             "E *mm.default: f32[[]8,8] S0 -> R, 256 bytes, at test_it.py:* (forward)",
             "  step *redistributes  implicit *",
             "  asked * steady",

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
+from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.core.measurement import Contains, Samples, State
 from pytest_dtdispatch.core.results import Finding, NamedCall, row_key
 from pytest_dtdispatch.core.row_id import RowId
@@ -20,6 +21,7 @@ from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.run import ReportedRun, decode_run, encode_run
+from pytest_dtdispatch.steps.events import Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from tests.reported_runs import HITS, MISSES, measured
 
@@ -91,3 +93,22 @@ def test_saved_run_has_the_results_of_the_run(label: str, kind: str) -> None:
     assert saved.metrics() == run.metrics()
     assert {**saved.results} == {**run.results}
     assert saved.documents() == run.documents()
+
+
+@pytest.mark.parametrize(("branch", "base"), [("", "main"), ("v2", "origin/v2")])
+def test_count_above_its_limit_has_causes_and_a_command(
+    branch: str, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_BASE_REF", branch)
+    lines = [CodePlace("layers.py", line) for line in (6, 7, 7)]
+    moves = [Redistribution("add", "f32[8]", ("S0",), ("R",), 32, place=line) for line in lines]
+    run, records = run_of(TESTS[0], Steps("train", (), (StepCounts(events=tuple(moves)),)))
+    text = f"{TESTS[0]}::train,redistributes,1,max\n{TESTS[0]}::train,collectives,1,max\n"
+    expected = parse_expected(text, "limits.csv", metric_names())
+    [gate] = Gates(Settings(), expected=[expected]).judge(run, records, Selection(tests=KEYS)).gates
+    [over] = gate.failed
+    assert over.lines == ("layers.py:7", "layers.py:6")
+    assert len(over.details) == 2
+    assert gate.command == "dtdispatch expected update limits.csv --results RESULTS.csv --limits"
+    ab = f"dtdispatch ab --metric counts --base-rev {base} --head-rev HEAD -- {TESTS[0]}"
+    assert gate.remarks == (f"what changed since the base: {ab}",)

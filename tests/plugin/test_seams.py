@@ -179,7 +179,9 @@ def with_numbers(pytester: pytest.Pytester, *numbers: str) -> None:
 def test_custom_result_reaches_terminal_files_and_gates(pytester: pytest.Pytester) -> None:
     with_numbers(pytester, 'Number("model", 12, most=11)', 'Number("other", 5)')
     result = measure(pytester, "--dtdispatch-export=csv:results.csv", failed=1)
-    result.stdout.fnmatch_lines(["E *GateError: model: over its limits", "E *blocks=11, and there are 12"])
+    result.stdout.fnmatch_lines(
+        ["E *GateError: model: over its limits", "E *blocks=11, and there are 12: 1 more"]
+    )
     result.stdout.fnmatch_lines(["gate: failed against limits: 1 passed, 1 regressed"])
     assert "test_it.py::test_number: other has 5 blocks" in text_of(result)
     assert "Blocks: what a model is made of; -v explains all." in text_of(result)

@@ -101,7 +101,7 @@ def test_inputs_are_shown_by_shape(pytester: pytest.Pytester) -> None:
     assert "::scale,misses_per_step,1" in rows
     assert "::step,misses_per_step,0" in rows
     limited = measure(pytester, "--dtdispatch-max=misses=0", failed=1)
-    limited.stdout.fnmatch_lines(["E *misses=0, and step 1 has 1"])
+    limited.stdout.fnmatch_lines(["E *misses=0, and step 1 has 1, at test_it.py:*"])
     run(pytester).assert_outcomes(passed=1)
 
 

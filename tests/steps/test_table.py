@@ -134,7 +134,7 @@ def test_state_names_the_problem_of_a_step(steps: Steps, state: str) -> None:
 def test_step_over_its_limit_is_reported_with_count(limit: str) -> None:
     limit = limit.replace("DIM", "tp")
     title, excess, *_ = complaint(judge(steps_of(StepCounts(), TWO), {limit: 1})).splitlines()
-    assert (title, excess) == ("train: over its limits", f"{limit}=1, and step 2 has 2")
+    assert (title, excess) == ("train: over its limits", f"{limit}=1, and step 2 has 2: 1 more")
     assert not complaint(judge(steps_of(TWO), {limit: 2}))
 
 
@@ -218,7 +218,8 @@ def test_worst_step_over_the_limit_is_reported(misses: list[int], limit: int) ->
     steps = steps_of(*(StepCounts(events=(MISS,) * count) for count in misses))
     text, worst = complaint(judge(steps, {"misses": limit})), max(misses)
     assert bool(text) == (worst > limit)
-    assert not text or f"and step {misses.index(worst) + 1} has {worst}\n" in text
+    more = f": {worst - limit} more" if limit else ""
+    assert not text or f"and step {misses.index(worst) + 1} has {worst}{more}\n" in text
 
 
 def test_layers_are_folded_unless_each_is_requested() -> None:
@@ -227,7 +228,8 @@ def test_layers_are_folded_unless_each_is_requested() -> None:
     steps = steps_of(StepCounts(events=tuple(events)))
     _, excess, *listed = complaint(judge(steps, {"redistributes": 0})).splitlines()
     at = "at /model.py:16 in layers.*.wq (forward)"
-    assert (excess, listed) == ("redistributes=0, and step 1 has 12", [f"    {GATHER}, {at} (12x)"])
+    assert excess == "redistributes=0, and step 1 has 12, at /model.py:16"
+    assert listed == [f"    {GATHER}, {at} (12x)"]
     assert f"    missed {MISS}, {at} (12x)" in text_of(steps, width=200).splitlines()
     whole = document({TEST: (steps,)}, View(verbose=True))  # the document written to files
     of_each = document({TEST: (steps,)}, View(verbose=True, each_layer=True))
@@ -241,7 +243,7 @@ def test_excess_lists_its_components_up_to_limit() -> None:
     assert complaint(judge(steps_of(TWO), {"redistributes": 0, "collectives": 1})) == (
         "train: over its limits\n"
         f"redistributes=0, and step 1 has 2\n    {GATHER} (2x)\n"
-        "collectives=1, and step 1 has 2\n"
+        "collectives=1, and step 1 has 2: 1 more\n"
         "    all_gather: 64 bytes over tp\n    all_reduce: 8 bytes over dp/tp"
     )
     different = tuple(replace(MISS, signature=f"mm {i}") for i in range(MAX_LISTED + 3))

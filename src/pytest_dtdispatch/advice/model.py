@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.events import (
     Phase,
 )
 from pytest_dtdispatch.core.results import AdviceKind
-from pytest_dtdispatch.core.text import INDEX, TextEnum, first_of, fold_layers, grouped, shorten_path
+from pytest_dtdispatch.core.text import INDEX, TextEnum, fold_layers, grouped, joined_lines
 from pytest_dtdispatch.steps.events import (
     Collective,
     Miss,
@@ -299,16 +299,12 @@ def where(lines: Iterable[CodePlace | None]) -> str:
     found = [line for line in lines if line and line.file]
     if not found:
         return "a line that is not known"
-    numbers: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for text in line_texts(found):
-        file, _, number = shorten_path(text).rpartition(":")
-        numbers[file][number] = None
-    at = [f"{file}:{', '.join(first_of(list(each), MAX_LINES))}" for file, each in numbers.items()]
+    at = joined_lines(line_texts(found), MAX_LINES)
     modules = fold_layers(dict.fromkeys(line.module for line in found)).values()
     levels = zip(*(module.split(".") for module in modules), strict=False)
     shared = takewhile(lambda names: len(set(names)) == 1, levels)
     module = ".".join(names[0] for names in shared)
-    return f"{', '.join(at)} ({', '.join(filter(None, (str(found[0].phase), module)))})"
+    return f"{at} ({', '.join(filter(None, (str(found[0].phase), module)))})"
 
 
 def line_texts(lines: Iterable[CodePlace | None]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 MAX_SHOWN = 120
-MAX_LISTED = 20
+MAX_LISTED = 10
 UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 COUNT_UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 # The index of a layer in a text with a module name: layers.0.wq, FSDP::pre_forward (layers.0).
@@ -110,6 +110,18 @@ def brief(error: object) -> str:
 def listed(items: Sequence[object]) -> list[str]:
     """Return an indented line for each of the first items, and a line with the number of the others."""
     return [f"    {item}" for item in first_of(items, MAX_LISTED)]
+
+
+def joined_lines(lines: Iterable[str], most: int = MAX_LISTED) -> str:
+    """Format the first source lines of each file.
+
+    Example:
+        >>> joined_lines(["model.py:6", "train.py:9", "model.py:7"])
+        'model.py:6, 7, train.py:9'
+    """
+    parts = (shorten_path(line).rpartition(":") for line in lines)
+    numbers = grouped((file, number) for file, _, number in parts)
+    return ", ".join(f"{file}:{', '.join(first_of(each, most))}" for file, each in numbers.items())
 
 
 def nearest(typed: object, valid: Iterable[str]) -> str:

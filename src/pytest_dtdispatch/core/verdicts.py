@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_dtdispatch.core.plain_data import Natural
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import TextEnum, escape_controls, listed
+from pytest_dtdispatch.core.text import TextEnum, escape_controls, joined_lines, listed
 
 THRESHOLD_STATES = ("miss", "hit", "cold", "call", "compile-cold", "compile-warm", "eager")
 THRESHOLD_FIELDS = ("min", "median")
@@ -246,14 +246,15 @@ def judge_count(
         lines: source lines that caused it, such as ``train.py:41``.
 
     Example:
-        >>> judge_count("model", "blocks", 11, 12, "there are 12").details
-        ('blocks=11, and there are 12',)
+        >>> judge_count("model", "blocks", 11, 12, "there are 12", lines=["train.py:41"]).details
+        ('blocks=11, and there are 12, at train.py:41: 1 more',)
     """
     row, criterion = RowId("", name), f"{limit}={most}"
     change = CountChange(most, found)
     if found <= most:
         return RowVerdict(row, Verdict.PASSED, change, "", criterion)
-    details = (f"{criterion}, and {what}", *listed(consists_of))
+    more, at = f": {found - most:,} more" if most else "", f", at {joined_lines(lines)}" if lines else ""
+    details = (f"{criterion}, and {what}{at}{more}", *listed(consists_of))
     return RowVerdict(row, Verdict.REGRESSED, change, "", criterion, details, lines=tuple(lines))
 
 

@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
+LIMIT = "max"  # margin of a row that may fall
 RESULTS_FORM = "name,metric,value[,signature]"
 # Metrics without verdicts unless the expected file has a row for them.
 REPORTED = ("calls", "collective_bytes", "collectives[DIM]", "collective_bytes[DIM]")
@@ -57,6 +58,7 @@ class ExpectedRow:
             %.
         reason: reason for the last change; may be empty.
         line: line number in the file, from 1; 0 if it is not in a file.
+        is_limit: whether only a larger result fails.
     """
 
     name: str
@@ -65,11 +67,13 @@ class ExpectedRow:
     noise_margin: float
     reason: str = ""
     line: int = 0
+    is_limit: bool = False
 
     def __str__(self) -> str:
         """Return its line of the file."""
+        margin = LIMIT if self.is_limit else repr(self.noise_margin)
         reason = [self.reason] if self.reason else []
-        return _csv_line([self.name, self.metric, str(self.expected), repr(self.noise_margin), *reason])
+        return _csv_line([self.name, self.metric, str(self.expected), margin, *reason])
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,11 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
     """Parse the text of a file of expected results; ignore blank lines and comments that begin with ``#``."""
 
     def read(line: int, name: str, metric: str, value: str, margin: str, reason: str = "") -> ExpectedRow:
-        expected, noise_margin = _whole(value, "expected"), read_margin(margin, "noise_margin")
-        return ExpectedRow(name, metric, expected, noise_margin, plain_name(reason), line)
+        is_limit = margin == LIMIT
+        noise_margin = 0.0 if is_limit else read_margin(margin, "noise_margin")
+        return ExpectedRow(
+            name, metric, _whole(value, "expected"), noise_margin, plain_name(reason), line, is_limit
+        )
 
     form = "name,metric,expected,noise_margin[,reason]"
     return ExpectedFile(where, text, _rows(text, where, form, metrics, read))
@@ -250,6 +257,7 @@ def judge_results(
     improved_fails: bool = True,
     tests: Collection[str] = (),
     unlisted: Iterable[RowId] = (),
+    explain: Callable[[MetricValue, int], RowVerdict | None] = lambda result, expected: None,
 ) -> Judgement:
     """Compare results with expected ones.
 
@@ -263,11 +271,23 @@ def judge_results(
         improved_fails: whether improved rows also fail the run.
         tests: names of the tests of the run, as in files.
         unlisted: rows of the run that no file has, which may be renamed rows of this file.
+        explain: function that judges a count by its expected value as a limit, with its causes; None for
+            results without causes.
     """
     found = by_name(results)
-    verdicts = [_judge_row(row, found.pop((row.name, row.metric), None), tests) for row in expected]
+    verdicts = []
+    for row in expected:
+        result = found.pop((row.name, row.metric), None)
+        verdict = _judge_row(row, result, tests)
+        limited = explain(result, row.expected) if result and verdict.verdict is Verdict.REGRESSED else None
+        if limited and limited.verdict is Verdict.REGRESSED:
+            verdict = replace(verdict, details=limited.details[1:], lines=limited.lines)
+        verdicts.append(verdict)
     add = "the expected file has no such row: add one to gate it"
-    new = [result for result in found.values() if name_of_any_dim(result.metric) not in REPORTED]
+    reported = {*REPORTED}
+    if expected and all(row.is_limit for row in expected):  # limits are on counts only
+        reported.update(metric for unit in UNITS for metric in unit.metrics)
+    new = [result for result in found.values() if name_of_any_dim(result.metric) not in reported]
     verdicts += [
         RowVerdict(result.row, Verdict.NEW, None, add, f"{result.metric} {result.value:,}") for result in new
     ]
@@ -300,7 +320,12 @@ def shortened(value: int, noise_margin: float) -> int:
 
 
 def update_expected(
-    path: Path, results_path: Path, reason: str, new_margin: str | None, metrics: MetricNames
+    path: Path,
+    results_path: Path,
+    reason: str,
+    new_margin: str | None,
+    metrics: MetricNames,
+    has_limits: bool = False,
 ) -> str:
     """Update the values and reasons of rows that differ by more than a third of their margin.
 
@@ -313,6 +338,7 @@ def update_expected(
         new_margin: margin of times without a row, which are then added (counts with margin 0); None to add
             none.
         metrics: registered metrics.
+        has_limits: whether exact counts, also those without a row, become limits.
 
     Returns:
         One line for the user with the number of changes.
@@ -324,23 +350,27 @@ def update_expected(
     try:
         reason = checked_reason(reason)
         margin = None if new_margin is None else read_margin(new_margin, "--new-margin")
-        is_new = margin is not None and not path.exists()
+        is_new = (has_limits or margin is not None) and not path.exists()
         file = ExpectedFile(str(path), "", ()) if is_new else read_expected(path, metrics)
         results = read_results(results_path, metrics)
         listed = {(row.name, row.metric) for row in file.rows}
         found = by_name(results)
-        if margin is None and not listed & found.keys():
+        if margin is None and not has_limits and not listed & found.keys():
             raise ValueError(f"{results_path} has no result for any row of {path}")
         is_judged = {key: name_of_any_dim(each.metric) not in REPORTED for key, each in found.items()}
         new = [each for key, each in found.items() if key not in listed and is_judged[key]]
-        changed = [replace(row, reason=reason) for row in corrections(file.rows, results)]
+        limits = {key for key, each in found.items() if has_limits and metrics.get(each.metric)}
+        rows = [replace(row, is_limit=row.is_limit or (row.name, row.metric) in limits) for row in file.rows]
+        changed = {row.line: row for row in rows if row not in file.rows}
+        changed |= {row.line: replace(row, reason=reason) for row in corrections(rows, results)}
         added = []
-        if margin is not None:
-            for result in new:
-                room = 0.0 if metrics[result.metric] else margin
+        for result in new:
+            key = name_in_files(result.row), result.metric
+            if margin is not None or key in limits:
+                room = 0.0 if metrics[result.metric] else margin or 0.0
                 value = shortened(result.value, room)
-                added.append(ExpectedRow(name_in_files(result.row), result.metric, value, room, reason))
-        text = file.with_rows([*changed, *added])
+                added.append(ExpectedRow(*key, value, room, reason, is_limit=key in limits))
+        text = file.with_rows([*changed.values(), *added])
         parse_expected(text, str(path), metrics)
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
@@ -352,7 +382,8 @@ def update_expected(
         (len(new) - len(added), "results have no row: --new-margin adds them"),
     )
     counts = [f"{len(changed):,} of {len(file.rows) + len(added):,} rows changed"]
-    return ", ".join(counts + [f"{count:,} {text}" for count, text in others if count])
+    done = ", ".join(counts + [f"{count:,} {text}" for count, text in others if count])
+    return f"{done}; pytest --dtdispatch --dtdispatch-expected {path} judges them" if is_new else done
 
 
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:
@@ -366,7 +397,8 @@ def _room(expected: int, noise_margin: float) -> Fraction:
 
 def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[str]) -> RowVerdict:
     figure = ", least" if any(row.metric in unit.metrics for unit in UNITS) else ""
-    criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %{figure}"
+    wanted = f"{row.expected:,} +-{100 * row.noise_margin:g} %{figure}"
+    criterion = f"{row.metric} {f'at most {row.expected:,}' if row.is_limit else wanted}"
     if result is not None and result.ranks:
         criterion += f" on {ranks_text(result.ranks)}"
     verdict_of = partial(
@@ -389,6 +421,6 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[s
     if value > row.expected + room:
         remedy = "find what made it grow, or update the expected file if the cost is wanted"
         return verdict_of(Verdict.REGRESSED, change, remedy)
-    if value < row.expected - room:
+    if value < row.expected - room and not row.is_limit:
         return verdict_of(Verdict.IMPROVED, change, "update the expected file to keep the gain")
     return verdict_of(Verdict.PASSED, change)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import name_of_any_dim
 from pytest_dtdispatch.core.verdicts import (
     LIMITS,
+    CountChange,
     Judgement,
     RowVerdict,
     Threshold,
@@ -35,6 +39,7 @@ from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.run import Baseline, ReportedRun
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
+from pytest_dtdispatch.steps.model import COUNTS, Steps
 
 
 @dataclass(eq=False)
@@ -80,7 +85,7 @@ class Gates:
             run = self._compare(run, self.baseline, selection)
             gates += run.gates
         gates += self._judge_expected(run, selection)
-        return replace(run, gates=tuple(gates))
+        return replace(run, gates=tuple(with_command(gates)))
 
     # A saved run
 
@@ -194,12 +199,37 @@ class Gates:
             rows = [row for row in file.rows if selection.has(parse_row(row.name, tests).test)]
             of_file = [number for key, number in found.items() if key in keys]
             fails = self.settings.improved == "fail"
-            judgement = judge_results(rows, [*of_file, *new], fails, tests, unlisted)
+            explain = partial(_as_limit, run)
+            judgement = judge_results(rows, [*of_file, *new], fails, tests, unlisted, explain)
             command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", written])
             excluded = len(file.rows) - len(rows)
-            remedy = f'{command} --reason "..."'
+            remedy = (
+                f"{command} --limits" if all(row.is_limit for row in rows) else f'{command} --reason "..."'
+            )
             yield replace(judgement, where=file.where, command=remedy, excluded=excluded)
             new = []
+
+
+def _as_limit(run: ReportedRun, result: MetricValue, expected: int) -> RowVerdict | None:
+    """Judge a count of a step by a limit, for its causes; return None for other numbers."""
+    limits = {kind.metric: kind.limit for kind in COUNTS}
+    limit = limits.get(result.metric, result.metric)
+    for steps in run.results.get(Steps.kind, {}).get(result.row.test, ()):
+        if steps.name == result.row.label:
+            return next(iter(KINDS[Steps.kind].judge(steps, {limit: expected})), None)
+    return None
+
+
+def with_command(gates: Sequence[Judgement]) -> list[Judgement]:
+    """Return the judgements, the last one that failed by counts with the command that finds what changed."""
+    by_counts = [gate for gate in gates if any(isinstance(row.change, CountChange) for row in gate.failed)]
+    tests = dict.fromkeys(row.row.test for gate in by_counts for row in gate.failed if row.change)
+    base = f"origin/{os.environ['GITHUB_BASE_REF']}" if os.environ.get("GITHUB_BASE_REF") else "main"
+    words = ["dtdispatch", "ab", "--metric", "counts", "--base-rev", base, "--head-rev", "HEAD", "--", *tests]
+    remark = f"what changed since the base: {shlex.join(words)}"
+    return [
+        replace(gate, remarks=(*gate.remarks, remark)) if gate in by_counts[-1:] else gate for gate in gates
+    ]
 
 
 def judged_nothing(row: RowId, criterion: str, kind: Kind, skip_reason: str) -> RowVerdict:

@@ -10,7 +10,7 @@ from pytest_dtdispatch.core.measurement import NOISY
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import column_scale, first_of, grouped, plural, shorten_path
+from pytest_dtdispatch.core.text import column_scale, first_of, grouped, joined_lines, plural, shorten_path
 from pytest_dtdispatch.core.verdicts import (
     LIMITS,
     CountChange,
@@ -66,14 +66,16 @@ def judgement_document(judgement: Judgement, view: View | None = None) -> Docume
     rest = [row for row in others if row.verdict not in (Verdict.PASSED, Verdict.NEW)]
     rest.sort(key=lambda row: ORDER.index(row.verdict))
     listed = rest if view.verbose else rest[:MAX_ROWS]
+    printed = set[tuple[RowId, str]]()  # a cause may be one of several counts of a row
     for row in listed:
+        has_title = judgement.where == LIMITS or not isinstance(row.change, CountChange)
+        first, causes = (row.details[:1], row.details[1:]) if has_title else ((), row.details)
         # The error of a failed test lists what exceeded its limit.
         is_cut = row.verdict is Verdict.REGRESSED and judgement.where == LIMITS and not view.verbose
-        details = row.details[:1] if is_cut else row.details
+        texts = [*(first or [_figures_text(row)]), *(() if is_cut else causes), row.remedy]
         blocks.append(_row_title(row, row_text(row)))
-        blocks += [
-            _detail(text, indent=2) for text in (*(details or [_figures_text(row)]), row.remedy) if text
-        ]
+        blocks += [_detail(text, indent=2) for text in texts if text and (row.row, text) not in printed]
+        printed.update((row.row, text) for text in texts)
     if len(rest) > len(listed):
         blocks.append(_detail(f"and {len(rest) - len(listed):,} more; -v lists them"))
     new = [row for row in others if row.verdict is Verdict.NEW]
@@ -286,7 +288,7 @@ def _figures_text(row: RowVerdict) -> str:
     text = ": ".join(filter(None, (row.criterion, change_text(row))))
     if isinstance(row.change, TimeChange):
         text += f", median {row.change.median_percent:+.1f} % (least of {row.change.samples} samples)"
-    return text
+    return f"{text}, at {joined_lines(row.lines)}" if row.lines else text
 
 
 def comparison_document(compared: Sequence[RowVerdict], view: View, proofs: Iterable[Paragraph]) -> Document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
@@ -175,8 +176,12 @@ def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
             worst = max(steps, key=kind.number)
             found = 0 if limit == GROWTH and counted.is_cold else kind.number(worst)
             text = f"step {steps.index(worst) + 1} has {found:,}"
-            lines = dict.fromkeys(event.place.line_text for event in kind.events(worst) if event.place)
-            yield judge_count(counted.name, limit, limits[limit], found, text, kind.details(worst), [*lines])
+            bytes_by_line = Counter[str]()
+            for event in kind.events(worst):
+                if event.place and event.place.file:
+                    bytes_by_line[event.place.line_text] += getattr(event, "bytes", 0) + 1
+            lines = [line for line, _ in bytes_by_line.most_common()]
+            yield judge_count(counted.name, limit, limits[limit], found, text, kind.details(worst), lines)
 
 
 KIND = Kind(
