@@ -12,19 +12,22 @@ import pytest
 
 from pytest_dtdispatch.cli import main
 
+COMMANDS = "ab, expected, report, skill, watch"
+
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "a command is needed: ab, expected, report, watch"),
-        (["nonsense"], "'nonsense' is not a command: ab, expected, report, watch\n"),
-        (["wach", "a.py"], "'wach' is not a command: ab, expected, report, watch; did you mean watch?\n"),
+        ([], f"a command is needed: {COMMANDS}"),
+        (["nonsense"], f"'nonsense' is not a command: {COMMANDS}\n"),
+        (["wach", "a.py"], f"'wach' is not a command: {COMMANDS}; did you mean watch?\n"),
         (["--nonsense"], ""),
         (["report"], ""),
         (["report", "a.json", "--export"], ""),
         (["expected"], ""),
         (["expected", "update"], ""),
         (["expected", "update", "f.csv"], ""),
+        (["expected", "update", "f.csv", "--results=r.csv"], "the following arguments are required"),
         (["expected", "rebase", "f.csv"], ""),
         (["watch"], "one of the arguments SCRIPT.py -m is required"),
         (["watch", "--budget"], "one of the arguments SCRIPT.py -m is required"),
@@ -51,7 +54,7 @@ def test_invalid_command_line_is_a_one_line_error(
 HELP = """
 import contextlib, sys
 from pytest_dtdispatch.cli import main
-for words in ([], ["ab"], ["expected"], ["expected", "update"], ["report"], ["watch"]):
+for words in ([], ["ab"], ["expected"], ["expected", "update"], ["report"], ["skill"], ["watch"]):
     with contextlib.suppress(SystemExit):
         main([*words, "--help"])
 assert "torch" not in sys.modules and "pytest" not in sys.modules
@@ -61,9 +64,11 @@ assert "torch" not in sys.modules and "pytest" not in sys.modules
 def test_every_command_answers_help_without_torch() -> None:
     text = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True).stdout
     pages = text.split("usage: dtdispatch ")
-    assert [page.partition(" ")[0] for page in pages[2:]] == ["ab", "expected", "expected", "report", "watch"]
+    assert [page.partition(" ")[0] for page in pages[2:]] == [
+        *("ab", "expected", "expected", "report", "skill", "watch")
+    ]
     assert all("\nexample:\n  " in page and "\nexit status:\n  " in page for page in pages[2:])
-    assert re.findall(r"^    (\w+)", pages[1], re.MULTILINE) == ["ab", "expected", "report", "watch"]
+    assert re.findall(r"^    (\w+)", pages[1], re.MULTILINE) == COMMANDS.split(", ")
     assert "[-- PYTEST ARGUMENTS]" in pages[2]
 
 
@@ -71,6 +76,13 @@ def test_package_runs_as_command_and_prints_version() -> None:
     command = [sys.executable, "-m", "pytest_dtdispatch", "--version"]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     assert process.stdout == f"dtdispatch {version('pytest-dtdispatch')}\n"
+
+
+def test_skill_prints_the_path_of_the_page_for_agents(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["skill"]) == 0
+    [path] = capsys.readouterr().out.splitlines()
+    assert Path(path).read_text().startswith("---\nname: pytest-dtdispatch\n")
+    assert (Path(path).parent / "docs" / "_static" / "results.schema.json").is_file()
 
 
 def test_interruption_is_reported_in_one_line(

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type, run_ab
@@ -65,7 +66,7 @@ def _run(words: list[str]) -> int:
             raise DtDispatchError(f"argument {word[:-3]}: expected one argument, and -- is none")
     options = _read(own)
     if options.command is None:
-        names = "ab, expected, report, watch"
+        names = "ab, expected, report, skill, watch"
         raise DtDispatchError(f"a command is needed: {names}; to measure tests: pytest --dtdispatch")
     if options.command == "ab":
         import pytest_dtdispatch.plugin.kinds  # noqa: F401  saved runs are read by their types
@@ -75,6 +76,8 @@ def _run(words: list[str]) -> int:
         raise DtDispatchError(f"{options.command} takes no arguments of pytest: {shlex.join(arguments)}")
     if options.command == "report":
         return _report(options)
+    if options.command == "skill":
+        return _skill()
     from pytest_dtdispatch.gates.expected import update_expected
     from pytest_dtdispatch.plugin.kinds import metric_names
 
@@ -148,6 +151,13 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _skill() -> int:
+    """Print the path of the page for agents: beside this file, or in the checkout of an editable install."""
+    folders = Path(__file__).parent, Path(__file__).parents[2]
+    say(str(next(folder / "SKILL.md" for folder in folders if (folder / "SKILL.md").exists())))
+    return 0
+
+
 def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
     """Return the parser of the command line, and the parser of each command by its words."""
     about = (
@@ -193,9 +203,12 @@ def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
     report.add_argument(
         "--export", dest="exports", type=read, action="extend", default=[], metavar="FORMAT:FILE", help=text
     )
+    about = "Print the path of SKILL.md: how agents use this tool, with a link to the schema of its JSON."
+    example = 'example:\n  cat "$(dtdispatch skill)"\n\n' + STATUS.format("success")
+    commands.add_parser("skill", help="print the path of SKILL.md", description=about, epilog=example)
     _add_watch(commands)
     leaves: dict[tuple[str, ...], Parser] = {("expected", "update"): update}
-    leaves |= {(name,): commands.choices[name] for name in ("ab", "report", "watch")}
+    leaves |= {(name,): commands.choices[name] for name in ("ab", "report", "skill", "watch")}
     return parser, leaves
 
 

@@ -43,7 +43,10 @@ def tracked(*folders: str) -> set[str]:
 def test_wheel_contains_only_the_package(built: dict[str, set[str]]) -> None:
     package = {name.removeprefix("src/") for name in tracked("src")}
     files = {name for name in built["wheel"] if ".dist-info/" not in name}
-    assert files == package
+    assert files == package | {
+        "pytest_dtdispatch/SKILL.md",
+        "pytest_dtdispatch/docs/_static/results.schema.json",
+    }
     assert "pytest_dtdispatch/py.typed" in files  # otherwise type checkers treat the package as untyped
     of_metadata = {"METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE"}
     assert {name.partition("/")[2] for name in built["wheel"] - files} >= of_metadata

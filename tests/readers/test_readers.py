@@ -23,7 +23,7 @@ from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
 from pytest_dtdispatch.comparing.scaling import Fit, Scaling
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.events import Cell, CodePlace, Phase
-from pytest_dtdispatch.core.measurement import Samples, State
+from pytest_dtdispatch.core.measurement import Samples, State, Unit
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.verdicts import CountChange, RowVerdict, TimeChange, Verdict, judged
 from pytest_dtdispatch.report.data import run_text
@@ -145,7 +145,7 @@ def test_schema_describes_exactly_the_fields_of_an_event(kind: type[StepEvent]) 
         if kind.__name__.lower()
         in each["if"]["properties"]["event"].get("enum", [each["if"]["properties"]["event"].get("const")])
     ]
-    written = {*written_names(kind)}
+    written = {*written_names(kind), *(("is_implicit",) if kind is Redistribution else ())}
     described = of_kind["properties"].keys() | ({"op"} & written)
     assert described == written
     assert {*of_kind["required"]} | ({"op"} & written) == written
@@ -187,7 +187,35 @@ def test_transfers_of_different_sizes_are_not_merged() -> None:
     gathers = [Collective("all_gather", nbytes, place=CodePlace("a.py", 3)) for nbytes in (64, 64, 4096)]
     steps = Steps("train", (), (StepCounts(events=tuple(gathers)),))
     [result] = data_of(ReportedRun(results=results_of(steps)))["results"]
-    assert [(event["bytes"], event["per_step"]) for event in result["events"]] == [(64, [2]), (4096, [1])]
+    assert [(event["bytes"], event["per_step"]) for event in result["events"]] == [(4096, [1]), (64, [2])]
+    assert {event["per_step_mean"] for event in result["events"]} == {3}
+
+
+def test_first_twenty_events_of_each_kind_are_written() -> None:
+    gathers = [Collective("all_gather", nbytes, place=CodePlace("a.py", nbytes)) for nbytes in range(1, 26)]
+    steps = Steps("train", (), (StepCounts(events=(*gathers, Read("item", "f32[]"))),))
+    [result] = data_of(ReportedRun(results=results_of(steps)))["results"]
+    written = [event.get("bytes") for event in result["events"]]
+    assert (written, result["left_out"]) == ([*range(25, 5, -1), None], {"collective": 5})
+    assert result["counts"]["collectives"] == [25]
+
+
+def test_advice_on_counts_and_budget_of_a_step_is_one() -> None:
+    advice = (Advice("x", "y", "z", 1, 9e3, 0.1, rule="repeated", source_lines=("model.py:7",), unit="op"),)
+    steps, budget = Steps("train", (), (StepCounts(),), advice=advice), Budget("train", advice=advice)
+    other = Budget("other", advice=advice)
+    found = data_of(ReportedRun(results=results_of(budget, other, steps)))["advice"]
+    assert [(one["name"], one["kinds"], one["class"], one["unit"]) for one in found] == [
+        ("train", ["budget", "steps"], "CPU time", "op"),
+        ("other", ["budget"], "CPU time", "op"),
+    ]
+
+
+def test_overhead_of_instructions_is_exported() -> None:
+    unit = Unit("instructions", is_time=False)
+    states = [Samples(state, (count,), unit=unit) for state, count in ((State.HIT, 900), (State.LOCAL, 200))]
+    [row_data] = data_of(run_of(measured("add", *states)))["rows"]
+    assert (row_data["overhead"], row_data["overhead_ns"]) == (700, None)
 
 
 def test_events_of_a_line_are_merged() -> None:

@@ -128,6 +128,7 @@ def _advice(rule: Rule, one: Finding, step_ns: float) -> Advice:
         rule=rule.name,
         kind=kind,
         bytes=one.bytes,
+        unit=one.unit if one.change else "",
     )
 
 

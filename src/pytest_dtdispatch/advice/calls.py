@@ -44,4 +44,4 @@ def dimensions_of_one(observed: Observed) -> Iterator[Finding]:
         seen = f"{len(slow)} misses on a mesh of {sizes}"
         change = "leave dimensions of size 1 out of the mesh"
         saves = f"makes {len(slow)} misses shorter"
-        yield Finding(slow, seen, change, len(slow), saves=saves, claims=())
+        yield Finding(slow, seen, change, len(slow), "miss", saves=saves, claims=())

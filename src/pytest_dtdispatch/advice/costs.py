@@ -98,7 +98,7 @@ def _grown(
         if len(equal) == 1:
             origin = f", as many as {equal[0][0].name} makes at {where(lines_of(equal[0]))}"
         seen = f"{plural(count, noun)} more after each step{such}{origin}"
-        yield Finding((), seen, change, count, saves="saves memory and no time")
+        yield Finding((), seen, change, count, noun, saves="saves memory and no time")
 
 
 def elementwise_modules(observed: Observed) -> Iterator[Finding]:
@@ -146,4 +146,4 @@ def old_objects_collected(observed: Observed) -> Iterator[Finding]:
         change = "call gc.freeze() after the warm-up, and gc.collect() between steps"
         ns, share = found.oldest_ns / found.steps, found.oldest_ns / found.wall_ns
         saves = "saves at most these pauses"
-        yield Finding((), seen, change, found.oldest, saves=saves, ns=ns, share=share)
+        yield Finding((), seen, change, found.oldest, "collection", saves=saves, ns=ns, share=share)

@@ -21,7 +21,8 @@ def partial_reads(observed: Observed) -> Iterator[Finding]:
         saves = f"makes {values} equal on all ranks"
         ending = ": each rank reads its own share"
         # No event is claimed: the host waits for the reduced values as well.
-        yield Finding(reads, f"{values} read", change, len(reads), saves=saves, ending=ending, claims=())
+        seen = f"{values} read"
+        yield Finding(reads, seen, change, len(reads), "read", saves=saves, ending=ending, claims=())
 
 
 def repeated_reads(observed: Observed) -> Iterator[Finding]:

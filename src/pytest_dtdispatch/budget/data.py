@@ -7,20 +7,21 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_dtdispatch.budget.model import Budget, fold_shares
-from pytest_dtdispatch.core.plain_data import select
+from pytest_dtdispatch.core.plain_data import MAX_OF_CLASS, left_out, select
 
 
 def budgets_data(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
     """Return each budget's parts, its shares by phase, line, op and folded module, and its GC pauses."""
     names = ("measured_ns", "scatter", "noise", "is_noisy", "steps", "parts", "unexplained_ns", "tracers")
-    return [
-        {
-            **select(budget, *names),
-            "phases": [*map(asdict, budget.by_phase())],
-            "lines": [*map(asdict, budget.by_line())],
-            "ops": [*map(asdict, budget.by_op())],
-            "modules": [*map(asdict, fold_shares(budget.by_module()))],
-            "collector": budget.collector and asdict(budget.collector),
+    data = []
+    for budget in budgets:
+        shares = {
+            "phases": budget.by_phase(),
+            "lines": budget.by_line(),
+            "ops": budget.by_op(),
+            "modules": fold_shares(budget.by_module()),
         }
-        for budget in budgets
-    ]
+        collector = budget.collector and asdict(budget.collector)
+        about = {**select(budget, *names), "collector": collector, "left_out": left_out(shares)}
+        data.append(about | {name: [*map(asdict, each[:MAX_OF_CLASS])] for name, each in shares.items()})
+    return data

@@ -436,12 +436,15 @@ class Measurement:
         return self.of(State.HIT) or self.of(State.CALL)
 
     @property
-    def overhead_ns(self) -> float | None:
-        """Nanoseconds that dispatch adds to the op on local shards: steady minus local."""
+    def overhead(self) -> float | None:
+        """What dispatch adds to the op on local shards, in the unit of the samples: steady minus local."""
         steady, local = self.steady, self.of(State.LOCAL)
-        if not (steady and steady.ns and local):
-            return None
-        return excess(steady, local)
+        return excess(steady, local) if steady and local else None
+
+    @property
+    def overhead_ns(self) -> float | None:
+        """The overhead in nanoseconds; None if the samples are no times."""
+        return self.overhead if self.steady and self.steady.ns else None
 
     @property
     def miss_over_hit(self) -> float | None:

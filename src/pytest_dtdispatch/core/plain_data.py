@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from types import GenericAlias, NoneType, UnionType
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 TYPE = "type"
 MAX_NUMBER = 2**63  # no counter or clock reaches it
+MAX_OF_CLASS = 20  # entries of a list in exports, which programs read as a whole
 # Number types with a minimum and a maximum.
 Natural = Annotated[int, 0, MAX_NUMBER]
 Size = Annotated[float, 0, math.inf]
@@ -52,6 +53,16 @@ def encode(value: Any) -> Any:
 def select(value: object, *names: str) -> dict[str, Any]:
     """Return attributes by name."""
     return {name: getattr(value, name) for name in names}
+
+
+def left_out(lists: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    """Return how many entries of each list are not written; of each class, the largest are.
+
+    Example:
+        >>> left_out({"lines": range(22), "ops": [7]})
+        {'lines': 2}
+    """
+    return {name: len(each) - MAX_OF_CLASS for name, each in lists.items() if len(each) > MAX_OF_CLASS}
 
 
 def decode(kind: Any, plain: Any) -> Any:

@@ -99,6 +99,7 @@ class Advice:
         rule: name of the rule in the documentation.
         kind: class of the saving.
         bytes: bytes of collectives that the change may save; 0 if unknown.
+        unit: noun of what ``count`` counts, such as ``redistribution``; empty without a change.
 
     Example:
         >>> saves = "saves at most 2 redistributions"
@@ -121,6 +122,7 @@ class Advice:
     rule: str = ""
     kind: AdviceKind = AdviceKind.CPU_TIME
     bytes: int = 0
+    unit: str = ""
 
     @property
     def is_timed(self) -> bool:

@@ -1,10 +1,10 @@
-"""A run as data for programs, without samples; ``docs/_static/results.schema.json`` describes it."""
+"""A run as data for programs, without samples; ``results.schema.json`` describes it."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from typing import Any
@@ -26,7 +26,7 @@ def run_text(run: ReportedRun) -> tuple[str, int]:
 
 def run_data(run: ReportedRun) -> dict[str, Any]:
     """Return a run with its rows, results, verdicts and advice as plain data."""
-    results, advice = [], []
+    results, advice = [], dict[Hashable, dict[str, Any]]()
     for kind, by_test in run.results.items():
         for test, test_results in by_test.items():
             to_data = KINDS[kind].data or fields_data
@@ -35,7 +35,11 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
                 results.append({**about, "metrics": dict(result.metrics()), **data})
                 for one in KINDS[kind].advice(result):
                     of_advice = asdict(one)  # its kind is named "class", as "kind" is that of the result
-                    advice.append({**about, "class": of_advice.pop("kind"), **of_advice})
+                    key = test, result.name, one.rule, one.source_lines, one.change, one.count
+                    same = advice.setdefault(
+                        key, {**about, "kinds": [], "class": of_advice.pop("kind"), **of_advice}
+                    )
+                    same["kinds"].append(kind)
     gates = []
     for gate in run.gates:
         verdicts = [{**one.row._asdict(), **asdict(one), "row": str(one.row)} for one in gate.verdicts]
@@ -50,7 +54,7 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
         "results": results,
         "unknown_kinds": [*run.unknown],
         "gates": gates,
-        "advice": advice,
+        "advice": [*advice.values()],
         "notices": [plain(block.spans) for block in run.notices.blocks if isinstance(block, Paragraph)],
     }
 
@@ -72,7 +76,7 @@ def _row(test: str, row: Measurement) -> dict[str, Any]:
         states[samples.state] = {"unit": samples.unit.name, **data}
     return {
         "test": test,
-        **select(row, "label", "full_label", "op", "backend", "calls", "overhead_ns"),
+        **select(row, "label", "full_label", "op", "backend", "calls", "overhead", "overhead_ns"),
         "contains": row.contains.name.lower(),
         "proof": row.proof_kind,
         **select(row.figures, "notes", "tracers"),

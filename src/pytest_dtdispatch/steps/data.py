@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.core.plain_data import select
-from pytest_dtdispatch.core.text import fold_layers
-from pytest_dtdispatch.steps.events import PROOF, AnyEvent
+from pytest_dtdispatch.core.plain_data import MAX_OF_CLASS, left_out, select
+from pytest_dtdispatch.core.text import fold_layers, grouped
+from pytest_dtdispatch.steps.events import PROOF, AnyEvent, Redistribution
 from pytest_dtdispatch.steps.model import Steps, state_of
 
 # Fields that are no part of a cause.
@@ -19,21 +19,27 @@ NUMBERING = ("place", "call", "tensor_number", "result_number", "memory_number")
 
 def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
     """Return the data of the counted steps of a test. Counts are named as their limits, else by title."""
-    return [
-        {
-            "warmup": len(one.warmup),
-            "steps": len(one.steps),
-            "state": state_of(one).text,
-            "counts": {
-                kind.limit or kind.title: [*map(kind.number, one.steps)]
-                for kind in one.kinds
-                if kind.limit or kind.title
-            },
-            "cache_growth": one.cache_growth,
-            "events": _events(one),
-        }
-        for one in counted
-    ]
+    return [_steps_data(one) for one in counted]
+
+
+def _steps_data(counted: Steps) -> dict[str, Any]:
+    named = {kind.limit or kind.title: kind for kind in counted.kinds}
+    events = grouped((event["event"], event) for event in sorted(_events(counted), key=_size, reverse=True))
+    return {
+        "warmup": len(counted.warmup),
+        "steps": len(counted.steps),
+        "state": state_of(counted).text,
+        "counts": {name: [*map(kind.number, counted.steps)] for name, kind in named.items() if name},
+        "cache_growth": counted.cache_growth,
+        "events": [event for of_kind in events.values() for event in of_kind[:MAX_OF_CLASS]],
+        "left_out": left_out(events),
+    }
+
+
+def _size(event: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the bytes that an entry sends in all steps, and the number of its events."""
+    number = sum(event["per_step"])
+    return event.get("bytes", 0) * number, number
 
 
 def written_names(kind: Any) -> tuple[str, ...]:
@@ -44,15 +50,18 @@ def written_names(kind: Any) -> tuple[str, ...]:
 
 def _events(counted: Steps) -> list[dict[str, Any]]:
     """Return one entry for all events of the same cause, line and size, over steps and layers."""
-    same: defaultdict[Hashable, list[tuple[int, AnyEvent]]] = defaultdict(list)
+    same: defaultdict[Any, list[tuple[int, AnyEvent]]] = defaultdict(list)
+    of_any_size = Counter[Any]()
     for number, step in enumerate(counted.steps):
         for event in step.events:
             at = replace(event.place or CodePlace(), module="")
             causes = (getattr(event, name) for name in event.common if name not in NUMBERING)
             sizes = (getattr(event, name, None) for name in ("tensor", "bytes"))  # each entry shows one value
-            same[(type(event), at, *causes, *sizes)].append((number, event))
+            cause = (type(event), at, *causes)
+            of_any_size[cause] += 1
+            same[cause, tuple(sizes)].append((number, event))
     merged = []
-    for of_cause in same.values():
+    for (cause, _), of_cause in same.items():
         first, origins = of_cause[0][1], [event.place or CodePlace() for _, event in of_cause]
         in_step = Counter(number for number, _ in of_cause)
         merged.append(
@@ -63,6 +72,8 @@ def _events(counted: Steps) -> list[dict[str, Any]]:
                 "phase": origins[0].phase,
                 "modules": sorted({*fold_layers(origin.module for origin in origins).values()} - {""}),
                 "per_step": [in_step[number] for number in range(len(counted.steps))],
+                "per_step_mean": of_any_size[cause] / len(counted.steps),
+                **({"is_implicit": first.is_implied} if isinstance(first, Redistribution) else {}),
                 **select(first, *written_names(type(first))),
             }
         )
