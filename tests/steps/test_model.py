@@ -92,8 +92,8 @@ def test_repeated_cause_is_one_line_with_ranges() -> None:
         "bmm(f32[8,9-13]S0)@4: shape of self [8,9-13], was [8,8-12] (once in each of steps 1-5)"
     ]
     assert by_cause([[gathered(n), gathered(64, "mm.default")] for n in (3, 4)]) == [
-        "redistribute: f32[3-4,64] S0 -> R, 768-1,024 bytes (once in each of steps 1-2)",
         "mm.default: f32[64,64] S0 -> R, 16,384 bytes (once in each of steps 1-2)",
+        "redistribute: f32[3-4,64] S0 -> R, 768-1,024 bytes (once in each of steps 1-2)",
     ]
 
 
@@ -143,8 +143,8 @@ def test_causes_differing_beyond_layer_are_not_folded() -> None:
         in_layer(1, line=17),
         in_layer(1, name="wk"),
         in_layer(1, op="add"),
-        Collective("all_gather", 64, place=in_layer(1).place),
-        Collective("all_gather", 65, place=in_layer(2).place),
+        Collective("all_gather", 65, place=in_layer(1).place),
+        Collective("all_gather", 64, place=in_layer(2).place),
         WRAPPED,
     ]
     assert by_cause([step]) == by_cause([step], each_layer=True) == [*map(str, step)]

@@ -106,7 +106,18 @@ def test_worst_line_names_test_and_count_per_step() -> None:
     assert worst(StepCounts()) == ""
 
 
-def test_verbose_lists_redistributions_collectives_and_the_warm_up() -> None:
+def test_redistributions_are_listed_by_cause_largest_first() -> None:
+    sizes = (*(100,) * 3, 256, *(1, 2, 3, 4, 5))
+    step = StepCounts(events=tuple(replace(GATHER, bytes=size) for size in sizes))
+    steps = Steps("train", (MISSING, STEADY), (step,))
+    gather = "    mm.default: f32[8,8] S0 -> R"
+    sent = [f"{gather}, {size} bytes" for size in ("100", "256", "5", "4", "3")]
+    sent[0] += " (3x)"
+    brief = text_of(steps).splitlines()[3:]
+    assert brief == [*sent, "    and 2 more redistributions; -v lists them"]
+
+
+def test_verbose_lists_collectives_and_the_warm_up() -> None:
     step = StepCounts(events=(GATHER, RAN[0]))
     text = text_of(Steps("train", (MISSING, STEADY), (step, step)), verbose=True)
     for ran in ("mm.default: f32[8,8] S0 -> R, 256 bytes", "ran all_gather: 64 bytes over tp"):

@@ -24,10 +24,10 @@ from pytest_dtdispatch.report.judgements import (
     comparison_document,
     inconclusive,
     judgement_documents,
-    worst_row,
 )
 from pytest_dtdispatch.report.notes import proved
 from pytest_dtdispatch.report.screen import print_text
+from pytest_dtdispatch.report.summary import worst_of
 from pytest_dtdispatch.report.terminal import NO_EDGE, brief_legend, document_lines, page_width
 
 
@@ -106,7 +106,7 @@ class Ending:
 
 def print_section(reporter: Any, run: Run, verbosity: int) -> None:
     """Print the section of a run, and add counts to pytest's last line; ``-v`` is verbosity 1."""
-    view = replace(run.reported.view, verbose=verbosity > 0, each_layer=verbosity > 0)
+    view = replace(run.reported.view, verbose=verbosity > 0, each_layer=verbosity > 1)
     width = page_width(reporter.isatty, terminal_width(reporter))
     nothing = ""
     if not any(run.records.values()):
@@ -161,9 +161,7 @@ def _documents(run: Run, view: View, width: int, nothing: str, verbosity: int) -
         yield notice(f"not compared with the saved run: {reported.uncompared}")
     yield from judgement_documents(reported.gates, view)
     yield run.log.document()
-    worst = worst_row(reported.gates, reported.compared)
-    if not (reported.compared or reported.gates):
-        worst = next((document.worst for document in shown.values() if document.worst), "")
+    worst = worst_of(reported, shown.values())
     if worst:
         yield Document((paragraph(worst, Tone.STRONG, hanging=1),))
 

@@ -127,9 +127,10 @@ class Line:
         label: text of the first column, such as a signature.
         cells: cell of each column, in the order of the columns.
         status: text of the last column: a proof, a state or a verdict.
-        notes: notes below the line.
+        notes: warnings and advice below the line.
         tone: tone of the last column.
         row: identity and scope of the displayed row; None if it displays none.
+        details: lists of events below the notes.
     """
 
     label: str
@@ -138,6 +139,7 @@ class Line:
     notes: Sequence[str] = ()
     tone: Tone = Tone.PLAIN
     row: tuple[RowId, Contains] | None = None
+    details: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -88,14 +88,14 @@ def _group_parts(table: Table, group: Group) -> Iterator[str]:
         for row, line in zip(rows, group.lines, strict=True):
             row.append(line.status)
     # Columns whose cells are all numbers in plain text are aligned right.
-    rules, number = [], r"[-+]?[\d,.]+( ?%)?"
+    rules, number = [], r"[-+~]*[\d,.]+( ?%)?"
     for i in range(len(titles)):
         filled = [row[i] for row in rows if row[i] != "-"]
         numbers = [cell for cell in filled if isinstance(cell, str) and re.fullmatch(number, cell)]
         rules.append("--:" if numbers and numbers == filled else "---")
     grid = (map(escaped, titles), rules, *(map(_inline, row) for row in rows))
     yield "\n".join(f"| {' | '.join(cells)} |" for cells in grid)
-    notes = [(line, note) for line in group.lines for note in line.notes]
+    notes = [(line, note) for line in group.lines for note in (*line.notes, *line.details)]
     if notes:
         yield "\n".join(f"* {code(cut_name(line.label))}: {escaped(note)}" for line, note in notes)
     if group.more:

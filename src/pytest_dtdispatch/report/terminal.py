@@ -152,8 +152,9 @@ def table_lines(table: Table, width: int, view: View) -> Iterator[tuple[Span, ..
             if view.verbose or (table.lists_omitted and line.tone in (Tone.NOTICE, Tone.BAD)):
                 figures = _figures_text(line, omitted, repeated)
                 yield from paragraph_lines(paragraph(figures, indent=2, hanging=1), width)
-            for note in line.notes:
-                yield from paragraph_lines(paragraph(note, Tone.NOTICE, indent=2, hanging=1), width)
+            for tone, texts in ((Tone.NOTICE, line.notes), (Tone.PLAIN, line.details)):
+                for text in texts:
+                    yield from paragraph_lines(paragraph(text, tone, indent=2, hanging=1), width)
         if group.more:
             yield from paragraph_lines(paragraph(group.more, indent=1, hanging=1), width)
 

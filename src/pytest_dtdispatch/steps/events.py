@@ -399,28 +399,34 @@ def insert_folded_modules(events: Sequence[EventText]) -> list[str]:
 def by_cause(steps: Sequence[Iterable[StepEvent]], each_layer: bool = False) -> list[str]:
     """Format the events of steps, with one line for each cause over all layers, or for each cause and layer.
 
+    The causes that send most bytes come first, others in order.
+
     Example:
         >>> by_cause([[], []])
         []
     """
-    causes: defaultdict[Hashable, list[tuple[int, EventText]]] = defaultdict(list)
+    causes: defaultdict[Hashable, list[tuple[int, StepEvent]]] = defaultdict(list)
     for number, of_step in enumerate(steps, 1):
         earlier: Counter[Hashable] = Counter()
         for one in of_step:
             # Two events of the same origin in one step are two causes.
-            causes[one.origin, earlier[one.origin]].append((number, event_text(one)))
+            causes[one.origin, earlier[one.origin]].append((number, one))
             earlier[one.origin] += 1
-    merged = [
-        EventText(merge_texts([each.text for _, each in same]), same[0][1].module) for same in causes.values()
-    ]
+    merged = []
+    for same in causes.values():
+        of_cause = [event_text(one) for _, one in same]
+        merged.append(EventText(merge_texts([each.text for each in of_cause]), of_cause[0].module))
     if each_layer:
         texts = [text.replace(MODULE, module) for text, module in merged]
     else:
         texts = insert_folded_modules(merged)
     lines: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    nbytes = Counter[str]()
     for text, same in zip(texts, causes.values(), strict=True):
         lines[text].update(number for number, _ in same)
-    return [f"{text}{_when(counts, len(steps))}" for text, counts in lines.items()]
+        nbytes[text] += sum(getattr(one, "bytes", 0) for _, one in same)
+    most_first = sorted(lines, key=lambda text: -nbytes[text])
+    return [f"{text}{_when(lines[text], len(steps))}" for text in most_first]
 
 
 def merge_texts(texts: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from pytest_dtdispatch.steps.model import (
     CountKind,
     StepCounts,
     Steps,
+    StepState,
     kinds_of_dim,
     state_of,
 )
@@ -107,9 +108,9 @@ def _line(test: str, steps: Steps, kinds: Sequence[CountKind], view: View) -> Li
     cells[Column("steps")] = f"{len(steps.warmup)}+{len(steps.steps)}"
     state = state_of(steps)
     if RowId(test, steps.name) in view.over:
-        return Line(steps.name, cells, f"over its limits, {state.text}", _notes(steps, view), Tone.BAD)
+        state = StepState(f"over its limits, {state.text}", has_trouble=True)
     tone = Tone.BAD if state.has_trouble else Tone.GOOD
-    return Line(steps.name, cells, state.text, _notes(steps, view), tone)
+    return Line(steps.name, cells, state.text, _notes(steps, view), tone, details=_details(steps, view))
 
 
 def _notes(steps: Steps, view: View) -> list[str]:
@@ -130,14 +131,20 @@ def _notes(steps: Steps, view: View) -> list[str]:
         notes.append(f"cache entries over {plural(len(steps.steps), 'step')}: {', '.join(grown)}")
     if not view.for_page:
         notes += [line for advice in steps.advice for line in advice.lines]
-    if view.verbose:
-        for event in (Redistribution, Wrapping, Unwrapping, Collective):
-            texts = by_cause([step.of(event) for step in steps.steps], view.each_layer)
-            notes += [f"{event.prefix}{text}" for text in texts]
+    return notes
+
+
+def _details(steps: Steps, view: View) -> list[str]:
+    """Return the redistributions by cause, and in a verbose view all other events that are no misses."""
+    details = []
+    kinds = (Redistribution, Wrapping, Unwrapping, Collective)
+    for kind in kinds if view.verbose else kinds[:1]:
+        texts = by_cause([step.of(kind) for step in steps.steps], view.each_layer)
+        details += view.listed([f"{kind.prefix}{text}" for text in texts], f" {kind.plural}")
     if view.verbose and steps.warmup:
         misses = ", ".join(str(step.misses) for step in steps.warmup)
-        notes.append(f"misses of each step of the warm-up: {misses}")
-    return notes
+        details.append(f"misses of each step of the warm-up: {misses}")
+    return details
 
 
 def _shape_lines(steps: Steps, view: View) -> list[Line]:
