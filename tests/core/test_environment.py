@@ -46,13 +46,12 @@ def test_environment_survives_a_json_round_trip() -> None:
     ("load", "cores", "text"),
     [
         (0.31, 4, "load 0.3 on 4 cores"),
-        (2.0, 4, "load 2.0 on 4 cores"),
-        (3.9, 4, "load 3.9 on 4 cores: the machine is busy, and figures may scatter"),
+        (3.9, 4, "load 3.9 on 4 cores"),
         (0.5, 1, "load 0.5 on 1 core"),
         (None, 4, "load unknown on 4 cores"),
     ],
 )
-def test_load_above_half_of_cores_is_busy(
+def test_load_is_reported_without_a_judgement(
     monkeypatch: pytest.MonkeyPatch, load: float | None, cores: int, text: str
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)

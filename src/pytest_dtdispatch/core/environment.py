@@ -136,15 +136,13 @@ def cpu_model() -> str:
 
 
 def load_text() -> str:
-    """Format the load average and the number of cores, with a warning if the machine is busy."""
+    """Format the load average and the number of cores."""
     cores = os.cpu_count() or 1
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
         return f"load unknown on {cores} cores"
-    # Two logical cores often share one physical core and slow each other down.
-    busy = ": the machine is busy, and figures may scatter" if load > cores / 2 else ""
-    return f"load {load:.1f} on {plural(cores, 'core')}{busy}"
+    return f"load {load:.1f} on {plural(cores, 'core')}"
 
 
 def tracers() -> tuple[str, ...]:
