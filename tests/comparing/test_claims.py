@@ -19,8 +19,10 @@ from pytest_dtdispatch.comparing.model import (
     Outcome,
     ratio_of,
 )
+from pytest_dtdispatch.comparing.table import document
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, State
 from pytest_dtdispatch.errors import DtDispatchError, GateError, MeasurementError
+from pytest_dtdispatch.report.document import View
 
 BASE = [1000 + 10 * (i % 7) for i in range(40)]
 DRIFTING = [ns * (1 + i // 10) for i, ns in enumerate(BASE)]
@@ -191,3 +193,9 @@ def test_invalid_variants_are_refused_before_running(variants: Any, options: Any
         DtDispatch().compare(variants, **options)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_worst_variant_differs_from_another() -> None:
+    for head, worst in ((times(1.0), ""), (times(1.2), "worst: it[b], 1.20 us")):
+        variants = [variant("a", BASE), variant("b", head)]
+        assert document({"t.py::test": variants}, View()).worst == worst

@@ -29,11 +29,13 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
     every = [variant for of_test in compared.values() for variant in of_test]
     counted = [variant.counts for variant in every if variant.counts]
     counts = [name for name in COUNTS if counted and (name != "reads" or any(each.reads for each in counted))]
-    groups = []
+    groups, apart = [], list[ComparedVariant]()
     for test, of_test in compared.items():
         for name, variants in grouped((variant.base_name, variant) for variant in of_test).items():
             lines = [_line(variant, variants[0], counts, view) for variant in variants]
             groups.append(Group(f"{test}: {name} ({variants[0].measurement.contains})", lines))
+            ratios = [ratio_of(variant, variants[0]) for variant in variants[1:]]
+            apart += variants if any(ratio and ratio.outcome() in TONES for ratio in ratios) else []
     optional = ("collectives", "least", SCATTER, "rounds", "wraps", "redistributes", "reads")
     table = Table(groups, "variant", "outcome", optional, min_label=20)
     legend = (
@@ -43,7 +45,7 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
     if any(variant.samples and variant.samples.cpu for variant in every):
         legend += " Calls of at least 0.5 ms are timed by CPU time."
     slowest = max(
-        ((variant.samples.figure, variant.name) for variant in every if variant.samples), default=None
+        ((variant.samples.figure, variant.name) for variant in apart if variant.samples), default=None
     )
     worst = f"worst: {slowest[1]}, {MICROSECONDS.text(slowest[0])} us" if slowest else ""
     return Document((table,), legend, MEANINGS, worst)
