@@ -107,18 +107,18 @@ def shorten(text: str, keep_end: int = 0, limit: int = MAX_LENGTH) -> str:
 
 
 def cut_name(name: str, limit: int = MAX_LENGTH) -> str:
-    """Shorten the name of a call or a signature, but preserve the mesh and device at its end.
+    """Shorten the name of a call or a signature, but preserve the mesh and device, or the line, at its end.
 
     The name of an autograd node is cut between its words.
 
     Example:
-        >>> cut_name("RegisterPostBackwardFunctionBackward", 30)
-        'RegisterPost...#a8908c8e'
+        >>> cut_name("RegisterPostBackwardFunctionBackward", 30), cut_name("src/training_steps.py:165", 24)
+        ('RegisterPost...#a8908c8e', 'src/trai...#b2e74171:165')
     """
     if len(name) > limit and re.fullmatch(r"\w+Backward\d*", name):
         words = [word.start() for word in re.finditer(r"^|(?<=[a-z\d])(?=[A-Z])", name)]
         limit = max(start for start in words if start <= limit - DIGEST_LENGTH) + DIGEST_LENGTH
-    suffix = re.search(r"@[\dx]*(:\w+)?$", name)
+    suffix = re.search(r"@[\dx]*(:\w+)?$|:\d+$", name)
     return shorten(name, len(suffix[0]) if suffix else 0, limit)
 
 
