@@ -473,7 +473,7 @@ def test_gathers_need_one_bucket_for_each_dtype_and_size() -> None:
 def test_placement_of_a_single_operand_is_another_dimension() -> None:
     [other], [whole] = found(*ONE_OPERAND), found(implied(1))
     assert "shard dimension 1 " in other.change
-    assert whole.change == "make it R"
+    assert whole.change == "create the f32[64,64] as R, not S0"
 
 
 def test_repeated_redistribution_in_each_layer_is_one_finding() -> None:

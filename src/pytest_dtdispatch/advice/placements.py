@@ -283,7 +283,7 @@ def implied_redistributions(observed: Observed) -> Iterator[Finding]:
         is_free = all(one.is_lasting and one.uses == 1 for one in every)
         first, change = every[0], ""
         if is_free and all(one.operands > 1 for one in every):
-            change = f"make it {' '.join(first.target)}"
+            change = f"create the {first.tensor} as {' '.join(first.target)}, not {' '.join(first.source)}"
         elif is_free and first.free_dims and not any(one.output_uses for one in every):
             change = f"shard dimension {first.free_dims[0]} instead, which this op does not need whole"
         yield _implied_finding(observed, every, change, every)
