@@ -69,11 +69,6 @@ def add_verdicts(cells: Cells, base: str, head: str, verdicts: Iterable[Mapping[
             row[head] = f"{one['change']['head'] / 1000:,.1f}{ARROWS.get(one['verdict'], '')}"
 
 
-def step_ns(results: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Return the measured time of each budget, without that of waiting for a core."""
-    return [one["measured_ns"] - one["parts"].get("waiting for a core", 0) for one in results]
-
-
 def measure_step(python: str) -> list[float]:
     """Measure the FSDP2 step in a process; the list is empty if that is skipped, as on torch 2.5."""
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +76,8 @@ def measure_step(python: str) -> list[float]:
         tests = ["--pyargs", "pytest_dtdispatch.suite", "-k", STEP]
         command = [python, "-m", "pytest", "--dtdispatch", "--dtdispatch-export", f"json:{path}", *tests]
         subprocess.run(command, check=False, stdout=sys.stderr)
-        return step_ns(json.loads(path.read_text())["results"]) if path.exists() else []
+        results = json.loads(path.read_text())["results"] if path.exists() else []
+        return [one["measured_ns"] for one in results]
 
 
 def add_steps(cells: Cells, pythons: Mapping[str, str]) -> None:

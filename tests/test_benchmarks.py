@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.versions import Cells, add_verdicts, op_of, step_ns, table
+from benchmarks.versions import Cells, add_verdicts, op_of, table
 from pytest_dtdispatch.core.measurement import Samples, State
 
 LABEL = "add.Tensor(f32[16,8]S0, f32[16,8]S0)@4"
@@ -31,11 +31,6 @@ def test_version_table_marks_confirmed_changes() -> None:
         "| `add` | 19.3 | 8.2 ↓ | 8.8 |",
     ]
     assert len(list(table(cells, ["2.9"], "miss"))) == 2
-
-
-def test_step_excludes_waiting_for_a_core() -> None:
-    waiting = {"measured_ns": 9_000, "parts": {"fsdp python": 6_000, "waiting for a core": 2_000}}
-    assert step_ns([waiting, {"measured_ns": 7_000, "parts": {}}]) == [7_000, 7_000]
 
 
 def test_op_names_unusual_meshes() -> None:

@@ -196,8 +196,9 @@ class DtDispatch:
             name: name of the budget; by default that of the function.
 
         Returns:
-            ``measured_ns``, the median wall time of an undisturbed step; ``parts``, nanoseconds by the name
-            of a part; ``unexplained_ns``; and the same time by phase, module, line and op.
+            ``measured_ns``, the median time of an undisturbed step without its waits for a core; ``parts``,
+            nanoseconds by the name of a part; ``unexplained_ns``; and the same time by phase, module, line
+            and op.
 
         Raises:
             MeasurementError: the step takes arguments, the name is used by another budget of this test, a

@@ -128,6 +128,7 @@ def _watch(words: list[str]) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     import pytest_dtdispatch.plugin.kinds  # noqa: F401  results are read as their types
+    from pytest_dtdispatch.budget.model import Budget
     from pytest_dtdispatch.budget.table import pairs_document
     from pytest_dtdispatch.report.exports import export_saved
     from pytest_dtdispatch.report.run import ReportedRun, read_run
@@ -146,6 +147,8 @@ def _report(options: argparse.Namespace) -> int:
         show(history_document(runs))
     if not exports and len(runs) > 1:
         show(pairs_document(min(runs, key=ReportedRun.order), max(runs, key=ReportedRun.order)))
+    elif not exports and Budget.kind in runs[0].results:
+        show(runs[0].documents()[Budget.kind])
     for text in export_saved(runs[0], exports):
         say(text, Tone.GOOD, sys.stderr if any(export.is_stdout for export in exports) else sys.stdout)
     return 0

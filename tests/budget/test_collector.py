@@ -59,10 +59,9 @@ def test_pauses_are_outside_of_the_sum() -> None:
     budget = Budget("train", 100.0, bare.cells, steps=20, collector=pauses)
     assert (budget.parts, budget.unexplained_ns) == (bare.parts, bare.unexplained_ns)
     assert decode(Budget, encode(budget)) == budget
-    text = plain_text(document({"test": [budget]}, View()), 200)
-    assert (
-        "in 20 more steps: 42.0% of their time, 3 pauses, 1 of the oldest generation, longest 40 ns" in text
-    )
+    brief, text = (plain_text(document({"test": [budget]}, View(verbose)), 200) for verbose in (False, True))
+    assert "in 20 more: 42.0% of their time, 3 pauses, 1 of the oldest generation, longest 40 ns" in text
+    assert "garbage" not in brief
 
 
 def test_exported_budget_contains_pauses() -> None:

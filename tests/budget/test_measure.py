@@ -201,15 +201,6 @@ def test_steps_that_grow_have_phases_and_lines(mesh: DeviceMesh) -> None:
     assert all(cell.place and cell.place.line_text.endswith(own) for cell in missed)
 
 
-def test_note_mentions_paused_collector() -> None:
-    assert "garbage collector" in budget_of(lambda: None, 0, 1).note
-    gc.disable()
-    try:
-        assert "garbage collector" not in budget_of(lambda: None, 0, 1).note
-    finally:
-        gc.enable()
-
-
 def test_pauses_are_measured_in_further_steps() -> None:
     steps = itertools.count()
 

@@ -185,7 +185,7 @@ def test_counts_budget_and_times_share_one_name(pytester: pytest.Pytester) -> No
 
 def test_whole_test_budget_has_no_lines_of_pytest(pytester: pytest.Pytester) -> None:
     source = "def test_add(device_mesh):\n    a = sharded(device_mesh)\n    a + a\n"
-    text = text_of(measure_source(pytester, source, "--dtdispatch-budget", passed=1))
+    text = text_of(measure_source(pytester, source, "--dtdispatch-budget", "-v", passed=1))
     budget = text.partition("test_it.py::test_add: test (budget)")[2]
     assert f"test_it.py:{len(IMPORTS.splitlines()) + 3}" in budget
     assert "_pytest" not in budget

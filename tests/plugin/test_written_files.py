@@ -105,7 +105,9 @@ def test_budget_is_shown_beside_its_baseline(pytester: pytest.Pytester) -> None:
     assert "before us" not in text_of(measure(pytester, "-ktest_all"))
 
 
-def test_run_with_only_budgets_is_saved(pytester: pytest.Pytester) -> None:
+def test_run_with_only_budgets_is_saved_and_printed(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytester.makepyfile(
         test_alone=f"""{IMPORTS}
 def test_budget(dtdispatch, a):
@@ -114,6 +116,10 @@ def test_budget(dtdispatch, a):
     )
     measure(pytester, "test_alone.py", "--benchmark-save=base", "--benchmark-json=run.json", passed=1)
     assert read_run(pytester.path / "run.json").results["budget"]
+    capsys.readouterr()
+    assert main(["report", str(pytester.path / "run.json")]) == 0
+    lines = [line.split()[:1] for line in capsys.readouterr().out.splitlines()]
+    assert lines.index(["part"]) < lines.index(["measured"]) < lines.index(["op"])
     text = text_of(measure(pytester, "test_alone.py", "--benchmark-compare=0001", passed=1))
     assert "test_alone.py::test_budget: train (budget): before and after\n" in text
 

@@ -117,17 +117,19 @@ def test_sections_are_in_order() -> None:
     page = page_of(run)
     titles = re.findall(r"<h2>(.*?)</h2>", html_page(run))
     of_steps = ("Budget of each step", "Signatures and calls", "Counts of each step")
-    assert titles == ["Verdicts against base.json", "Largest costs", "Advice", *of_steps]
+    assert titles == ["Verdicts against base.json", "Worst", "Advice", *of_steps]
     assert [link["href"] for link in page.all("a")[1:]] == [f"#s{n}" for n in range(1, 7)]
     assert page.text.index("Failed: 1 regressed") < page.text.index("find what slowed it")
 
 
-def test_ungated_page_begins_with_costs_and_advice() -> None:
+def test_ungated_page_begins_with_worst_line_of_the_terminal() -> None:
     run = run_of(row(), row("mm(f32[8]R)@4", calls=9), results=results_of(BUDGET, COUNTED))
-    first, _, rest = page_of(run).text.partition("Signatures and calls\n")
-    assert "60% of 5 ms: dispatch of t.py::test_b: train" in first
-    assert "9 calls of 6.9 us, 90.0% of all rows: mm(f32[8]R)@4 of t.py::test_a" in first
-    assert rest
+    documents = run.documents()
+    assert documents["budget"].worst == "worst: dispatch, 60% of train"
+    first, _, rest = html_page(run).partition("<h2>Budget of each step</h2>")
+    assert '<h2>Worst</h2>\n<p class="in0">worst: dispatch, 60% of train</p>' in first
+    assert "worst: " not in rest
+    assert documents["measured"].worst in page_of(replace(run, results={})).text
 
 
 def test_advice_is_listed_once_by_change() -> None:
@@ -188,8 +190,9 @@ def test_single_row_needs_no_search() -> None:
 
 def test_passed_gate_is_at_the_top() -> None:
     passed = RowVerdict(HIT, Verdict.PASSED)
-    page = page_of(run_of(gates=(Judgement((passed,), "base.json"),)))
-    assert page.text.index("Passed: 1 passed") < page.text.index("Largest costs\n")
+    text = html_page(run_of(gates=(Judgement((passed,), "base.json"),)))
+    assert text.index("Passed: 1 passed") < text.index("<h2>Signatures and calls</h2>")
+    assert "worst: " not in text
 
 
 def test_entries_after_ten_are_folded_on_the_page() -> None:
@@ -217,7 +220,7 @@ def test_long_signature_is_shortened_and_expandable() -> None:
     page = page_of(run_of(row(label)))
     assert len(page.all("summary")) == 1
     assert min(map(len, page.texts["bdi"].split(label))) < 90
-    assert page.text.count(label) == 1
+    assert page.text.count(label) == 2  # also in the line on the worst row
 
 
 def test_scatter_is_labeled_as_an_upper_bound() -> None:

@@ -19,7 +19,18 @@ from pytest_dtdispatch.report.summary import (
     stopped_summary,
     summary,
 )
-from tests.reported_runs import BUDGET, COUNTED, HOSTILE, OWN, Shown, hostile_run, results_of, row, run_of
+from tests.reported_runs import (
+    ADVICE,
+    BUDGET,
+    COUNTED,
+    HOSTILE,
+    OWN,
+    Shown,
+    hostile_run,
+    results_of,
+    row,
+    run_of,
+)
 from tests.row_ids import number, row_id
 
 # In GitHub's cmark-gfm, a pipe ends a cell unless preceded by an unescaped backslash.
@@ -68,13 +79,28 @@ def test_verdict_comes_first_and_changed_rows_second(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("gates", "begins"),
     [
-        ((gate(PASSED),), "## dtdispatch: passed, 1 passed\n\n<details>"),
+        ((gate(PASSED),), "## dtdispatch: passed, 1 passed\n\n1 row in 1 test, taken at an unknown time\n"),
         ((gate(DRIFTED),), "## dtdispatch: passed, 1 passed\n\ndrift of 1 passed row: median +6.5 %\n"),
-        ((), "## dtdispatch: measured, 2 results, compared with nothing\n"),
+        ((), "## dtdispatch: measured, compared with nothing\n\n1 row in 1 test, taken"),
     ],
 )
 def test_passed_run_lists_no_rows(gates: tuple[Judgement, ...], begins: str) -> None:
     assert summary(run_of(gates=gates)).startswith(begins)
+
+
+def test_changes_worth_making_precede_the_sections() -> None:
+    run = run_of(results=results_of(COUNTED, replace(BUDGET, advice=(ADVICE,))), environment={"CPU": "a CPU"})
+    head, _, sections = summary(run).partition("<details>")
+    assert head.splitlines()[2:10:2] == [
+        "1 row and 2 results in 2 tests, taken at an unknown time",
+        "a CPU",
+        "worst: dispatch, 60% of train",
+        "**CPU time: do it once**",
+    ]
+    assert head.count(ADVICE.seen) == 1
+    assert ADVICE.seen not in sections
+    many = tuple(replace(ADVICE, seen=f"x{n}") for n in range(30))
+    assert "and 11 more lines of advice" in summary(run_of(results=results_of(replace(COUNTED, advice=many))))
 
 
 def test_hostile_names_break_no_table() -> None:

@@ -71,7 +71,7 @@ def advise(
         steps: counts of each step after the warm-up.
         recorded: counts of an earlier step all of whose ops were recorded; None without one.
         cells: cells of the budget of such a step; empty if there are only counts.
-        step_ns: length of the step in nanoseconds; 0 if unknown.
+        step_ns: length of the step without waits for a core, in nanoseconds; 0 if unknown.
         optimizers: optimizers that stepped in the budget.
         collector: pauses of the garbage collector in steps of the budget; None if not measured.
 

@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.plain_data import MAX_OF_CLASS, left_out, select
 
 def budgets_data(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
     """Return each budget's parts, its shares by phase, line, op and folded module, and its GC pauses."""
-    names = ("measured_ns", "scatter", "noise", "is_noisy", "steps", "parts", "unexplained_ns", "tracers")
+    names = ("measured_ns", "waiting_ns", "scatter", "noise", "is_noisy", "steps", "parts", "unexplained_ns")
     data = []
     for budget in budgets:
         shares = {
@@ -22,6 +22,6 @@ def budgets_data(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
             "modules": fold_shares(budget.by_module()),
         }
         collector = budget.collector and asdict(budget.collector)
-        about = {**select(budget, *names), "collector": collector, "left_out": left_out(shares)}
+        about = {**select(budget, *names, "tracers"), "collector": collector, "left_out": left_out(shares)}
         data.append(about | {name: [*map(asdict, each[:MAX_OF_CLASS])] for name, each in shares.items()})
     return data

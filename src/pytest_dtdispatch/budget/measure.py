@@ -253,9 +253,8 @@ class BudgetMeasurement:
 
     def result(self) -> MeasuredBudget:
         """Return the budget; call it after the last step."""
-        waits, walls = self._waits, [step.wall_ns for step in self._undisturbed]
-        measured_ns = statistics.median(walls)
-        off_core_ns = measured_ns - statistics.median(
+        waits, wall_ns = self._waits, statistics.median(step.wall_ns for step in self._undisturbed)
+        off_core_ns = wall_ns - statistics.median(
             step.wall_ns - step.off_core_ns for step in self._undisturbed
         )
         undisturbed, marked, profiled = map(self._lengths, (self._undisturbed, self._marked, self._profiled))
@@ -270,18 +269,16 @@ class BudgetMeasurement:
             traced_note(names),
             "" if self._traced else ANOTHER_TRACER,
             fsdp_note(timelines),
-            "" if waits.is_counted else off_core_text(waits, off_core_ns, measured_ns),
+            "" if waits.is_counted else off_core_text(waits, off_core_ns, wall_ns),
         ]
-        if self._collect is not no_op:
-            notes.append("timed steps run without Python's garbage collector, which is in no part")
         collected = [step.wall_ns for step in self._collected]  # none if the program has disabled it
         elsewhere = (one.elsewhere for step in self._counted for one in step.collective_runs)
         budget = Budget(
             self._name,
-            measured_ns,
+            statistics.median(undisturbed),
             cells_of(timelines, self._tracer.lines, self._traced),
             statistics.median(profiled),
-            _scatter(walls),
+            _scatter(undisturbed),
             self._steps,
             events,
             timing_ns / events if events else 0.0,
@@ -293,6 +290,7 @@ class BudgetMeasurement:
             if collected
             else None,
             tracers=names,
+            redistributions=self._counted[-1].redistributions,
         )
         recorded, *counted = self._counted
         return MeasuredBudget(budget, counted, self._tracer.optimizers.values(), recorded)

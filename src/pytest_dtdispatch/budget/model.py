@@ -16,6 +16,7 @@ from pytest_dtdispatch.core.events import Cell, CodePlace, OptimizerStep, Part, 
 from pytest_dtdispatch.core.results import Advice, NoRows
 from pytest_dtdispatch.core.text import fold_layers, grouped
 from pytest_dtdispatch.lines.traced_line import TracedLine
+from pytest_dtdispatch.steps.events import Redistribution
 from pytest_dtdispatch.steps.model import StepCounts
 
 
@@ -44,7 +45,7 @@ class Budget(NoRows):
 
     Args:
         name: name of the step.
-        measured_ns: median wall time of undisturbed steps, in nanoseconds.
+        measured_ns: median time of undisturbed steps without their waits for a core, in nanoseconds.
         cells: time by part, op and source line.
         timed_ns: median wall time of profiled steps, without their waits for a core.
         scatter: maximum distance of the true median from ``measured_ns``, as a share of it.
@@ -55,13 +56,13 @@ class Budget(NoRows):
         noise: largest noise of undisturbed, marked and profiled steps without their waits for a core: their
             scatter, or the distance of the faster half's median, as a share of the median.
         advice: recommended changes to the step, the largest saving first.
-        waiting_ns: part of ``measured_ns`` in which the step waited for a core: the difference of the medians
-            of the same steps with and without their waits; 0 if waits are not counted.
+        waiting_ns: median wall time of the same steps minus ``measured_ns``; 0 if waits are not counted.
         elsewhere: text with the collective that a redistribution runs on another type of device; empty if it
             is the same.
         collector: pauses of Python's garbage collector in additional steps, which are in no part; None if the
             program has disabled it.
         tracers: names of tools that made steps longer.
+        redistributions: redistributions of a counted step; empty if the step ran once.
 
     Example:
         >>> cells = (Cell("local", "mm", None, 30.0, 2.0), Cell("dispatch", "mm", None, 60.0, 2.0))
@@ -86,13 +87,12 @@ class Budget(NoRows):
     elsewhere: str = ""
     collector: CollectorPauses | None = None
     tracers: tuple[str, ...] = ()
+    redistributions: tuple[Redistribution, ...] = ()
 
     @property
     def parts(self) -> dict[str, float]:
         """Nanoseconds by part; with ``unexplained_ns`` they add up to ``measured_ns``."""
-        sums = dict(ns_by_part(self.cells))
-        if self.waiting_ns:
-            sums[Part.WAITING] = self.waiting_ns
+        sums = ns_by_part(self.cells)
         return {str(part): sums[part] for part in Part if part in sums}
 
     @property

@@ -1,9 +1,10 @@
-"""Tables of a budget: its parts, and their breakdown by phase, line, module and op."""
+"""A budget: its length and shares, changes worth making, redistributions, parts, and other divisions."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
@@ -12,7 +13,7 @@ from pytest_dtdispatch.budget.data import budgets_data
 from pytest_dtdispatch.budget.model import Budget, fold_shares
 from pytest_dtdispatch.core.events import FSDP, REDISTRIBUTION, Part
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import UNITS, plural, short, shorten_path
+from pytest_dtdispatch.core.text import UNITS, first_of, plural, short, shorten_path
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -21,7 +22,6 @@ from pytest_dtdispatch.report.document import (
     Kind,
     Line,
     Paragraph,
-    Span,
     StackedBar,
     Table,
     Tone,
@@ -29,10 +29,15 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.run import ReportedRun
+from pytest_dtdispatch.steps.events import Redistribution, by_cause
 
 REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
 PYTHON = (Part.DDP, Part.PIPELINE, Part.MODULES, Part.OPTIMIZER, Part.OTHER)  # parts outside of ops
+# Of a brief view: changes of each class, causes of redistributions, and the smallest share of a part.
+MAX_CHANGES, MAX_CAUSES, MIN_PART = 2, 3, 0.03
+MAX_LINES = 10  # of each division, unless all are requested
+MIN_WAITED = 0.01  # minimum time of waiting for a core that is noted, as a share of the step
 
 
 def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
@@ -40,10 +45,11 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
     every = [(test, budget) for test, of_test in budgets.items() for budget in of_test]
     blocks = tuple(block for test, budget in every for block in _blocks(test, budget, view))
     legend = (
-        "Budget: measured is the median of undisturbed steps. Parts come from profiled steps, run "
-        "alternately with plain ones. unexplained: measured less all parts."
+        "Budget: measured is the median of undisturbed steps without waits for a core. Parts come from "
+        "profiled steps, run alternately with plain ones. unexplained: measured less all parts."
     )
     meanings = {
+        "share": "of measured; -v: phases, lines, modules, ops",
         "mostly": "its largest parts",
         "profiler": "the profiler's own cost, already subtracted, or added if it is below 0; modelled: it is "
         "more than a tenth of the part",
@@ -52,59 +58,92 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
 
 
 def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
-    """Name the part with the largest share of a step and its line, if known, except local ops and Python."""
-    shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-    for test, budget in budgets:
-        own = "the step" if budget.name == "step" else budget.name
-        step = f"{budget.name} in {test}" if len(budgets) > 1 else own
-        has_lines = any(cell.place for cell in budget.cells)
-        for cell in budget.cells:
-            is_named = cell.place or not has_lines
-            if is_named and budget.measured_ns and cell.part not in (Part.LOCAL, *PYTHON):
-                line = shorten_path(cell.place.line_text) if cell.place else "lines that are not known"
-                shares[_family(cell.part), line, step] += cell.ns / budget.measured_ns
+    """Name the part with the largest share of a step, and its main line; empty if all steps are noisy."""
+    shares = {
+        (number, part): ns / budget.measured_ns
+        for number, (_, budget) in enumerate(budgets)
+        if budget.measured_ns > 0 and not budget.is_noisy
+        for part, ns in budget.parts.items()
+        if ns > 0
+    }
     if not shares:
-        return "worst: no time in dispatch"
-    part, line, step = max(shares, key=shares.__getitem__)
-    return f"worst: {part} at {line}, {shares[part, line, step]:.0%} of {step}"
+        return ""
+    number, part = max(shares, key=shares.__getitem__)
+    test, budget = budgets[number]
+    step = "the step" if budget.name == "step" else budget.name
+    step = f"{budget.name} in {test}" if len(budgets) > 1 else step
+    line = max(budget.by_line(), key=lambda line: line.parts.get(part, 0.0))
+    at = f", {line.parts[part] / budget.measured_ns:.0%} at {shorten_path(line.name)}" if line.name else ""
+    return f"worst: {part}, {shares[number, part]:.0%} of {step}{at}"
 
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
-    """Yield a bar and a table of the parts of a step, notes on them, advice, and breakdowns."""
-    title, unexplained = step_title(test, budget), ""
-    if budget.is_unexplained:
-        unexplained = (
-            "unexplained: the parts miss the step by more than noise; a profiled step runs other code"
-        )
+    """Yield the shares of a step, changes, redistributions, parts, notes and other divisions."""
+    title, parts = step_title(test, budget), _shown_parts(budget, view)
+    noisy = ": noisy, its steps scatter by more than 15 %; run it again on a quieter machine"
+    yield paragraph(f"{title}{noisy if budget.is_noisy else ''}", Tone.STRONG, hanging=1)
     before = view.before.get(RowId(test, budget.name))
     if before is not None:
         yield from before_and_after(title, before, budget, view.about_before)
     elif budget.measured_ns > 0:
-        yield _bar(title, budget, _whole_ns(budget), unexplained)
-    parts = _shown_parts(budget, view)
-    yield _parts_table(title, budget, parts, view)
-    yield paragraph(_profiling_text(budget), indent=1)
+        yield _bar(budget.name, budget, _whole_ns(budget))
+    if budget.measured_ns > 0:
+        yield paragraph(_shares_text(budget), indent=1, hanging=1)
+    if not view.for_page:
+        yield from _changes(budget, view)
+    if budget.redistributions:
+        count, nbytes = len(budget.redistributions), sum(one.bytes for one in budget.redistributions)
+        yield paragraph(f"{plural(count, 'redistribution')} of {nbytes:,} bytes in each step:", indent=1)
+        causes = by_cause([map(_with_short_path, budget.redistributions)], view.each_layer)
+        most = len(causes) if view.verbose else MAX_CAUSES
+        listed = first_of(causes, most, " causes; -v lists them")
+        yield from (paragraph(cause, indent=2, hanging=1) for cause in listed)
+    yield _parts_table(budget, parts, view)
+    yield from _notes(budget, parts)
+    if view.verbose:
+        yield from _breakdowns(budget, view)
+        yield paragraph(_profiling_text(budget), indent=1)
+        if budget.collector:
+            yield paragraph(collector_text(budget.collector), indent=1)
+
+
+def _with_short_path(one: Redistribution) -> Redistribution:
+    """Shorten the path in the line of a redistribution as in tables."""
+    if one.place is None:
+        return one
+    file, _, _ = shorten_path(one.place.line_text).rpartition(":")
+    return replace(one, place=replace(one.place, file=file))
+
+
+def _changes(budget: Budget, view: View) -> Iterator[Paragraph]:
+    """Yield the changes that save most, by class, and then facts."""
+    shown = Counter[tuple[str, bool]]()
+    for advice in budget.advice:
+        group = advice.kind, not advice.change
+        shown[group] += 1
+        if view.verbose or shown[group] <= MAX_CHANGES:
+            change = f": {advice.change} ({advice.saving})" if advice.change else ""
+            yield paragraph(f"{advice.kind}: {advice.seen}{change}", Tone.GOOD, indent=1, hanging=1)
+    more = sum(max(count - MAX_CHANGES, 0) for count in shown.values())
+    if more and not view.verbose:
+        yield paragraph(f"and {more:,} more; -v lists them", indent=1)
+
+
+def _notes(budget: Budget, parts: Mapping[str, float]) -> Iterator[Paragraph]:
+    """Yield warnings about a budget and its displayed parts."""
     for part, ns in parts.items():
         if ns < 0:
             text = f"{part} is below 0: more was subtracted for the profiler than it took"
             yield paragraph(text, indent=1)
-    if budget.steps and budget.unexplained_ns < 0 and not budget.is_unexplained:
-        text = "unexplained is below 0: the parts of profiled steps add up to more than an undisturbed step"
-        yield paragraph(text, indent=1)
-    without_dtensors = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, *PYTHON, *FSDP, Part.WAITING}
-    is_plain = bool(budget.parts) and without_dtensors.issuperset(budget.parts)
-    plain = "No op on DTensors ran" if is_plain else ""
-    collector = collector_text(budget.collector) if budget.collector else ""
-    for notice in filter(None, (unexplained, budget.note, collector, plain)):
-        yield paragraph(notice, Tone.NOTICE, indent=1)
-    for advice in budget.advice if not view.for_page else ():
-        finding, *rest = advice.lines
-        if rest and not advice.is_timed:  # on this mesh
-            finding = f"{finding} ({advice.saving})"
-        yield paragraph(finding, Tone.GOOD, indent=1, hanging=1)
-        if advice.is_timed:
-            yield paragraph(advice.saving, indent=2)
-    yield from _breakdowns(budget, view)
+    texts = [budget.note]
+    if budget.is_unexplained:
+        texts += ["unexplained: the parts miss the step by more than noise; a profiled step runs other code"]
+    if budget.waiting_ns > MIN_WAITED * budget.measured_ns:
+        texts += [f"waiting for a core: {us(budget.waiting_ns)} us more in each step, which no part contains"]
+    without_dtensors = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, *PYTHON, *FSDP}
+    if budget.parts and without_dtensors.issuperset(budget.parts):
+        texts += ["No op on DTensors ran"]
+    yield from (paragraph(text, Tone.NOTICE, indent=1, hanging=1) for text in texts if text)
 
 
 def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
@@ -113,13 +152,13 @@ def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
         ("phase", budget.by_phase(), "(not known)"),
         ("line", budget.by_line(), "(not known)"),
         ("module", budget.by_module(), "(outside of modules)"),
-        ("op", budget.by_op(), "(Python)"),
+        ("op", budget.by_op(), "(outside of ops)"),
     ):
         if title in ("module", "op") and not view.each_layer:
             shares = fold_shares(shares)
         if not shares or (len(shares) == 1 and not shares[0].name):
             continue
-        shown = shares if view.verbose else shares[:5]
+        shown = shares if view.each_layer or view.for_page else shares[:MAX_LINES]
         rest = shares[len(shown) :]
         lines = []
         for share in shown:
@@ -151,13 +190,16 @@ def all_parts(budget: Budget) -> dict[str, float]:
     return {**budget.parts, REST: budget.unexplained_ns}
 
 
-def largest_part(test: str, budget: Budget) -> Iterator[Paragraph]:
-    """Render the largest part of a step in one line."""
-    parts = all_parts(budget)
-    part = max(parts, key=parts.__getitem__)
-    if parts[part] > 0 and budget.measured_ns:
-        share = f"{parts[part] / budget.measured_ns:.0%} of {short(budget.measured_ns, UNITS)}: "
-        yield Paragraph((Span(share), Span(part, Tone.STRONG), Span(f" of {step_title(test, budget)}")), 1)
+def _shares_text(budget: Budget) -> str:
+    """Format the length of a step and its four largest shares; redistributions are one, and so is FSDP2."""
+    sums = Counter[str]()
+    for part, ns in budget.parts.items():
+        sums[_family(part)] += round(ns)
+    largest = dict(sums.most_common(4))
+    shown = {**largest, "rest": budget.measured_ns - sum(largest.values())}
+    return f"{short(budget.measured_ns, UNITS)}: " + ", ".join(
+        f"{part} {_percent(ns, budget, 0)}" for part, ns in shown.items()
+    )
 
 
 def before_and_after(title: str, before: Budget, after: Budget, about_before: str) -> Iterator[Block]:
@@ -210,31 +252,30 @@ def _whole_ns(budget: Budget) -> float:
     return max(budget.measured_ns, budget.measured_ns - budget.unexplained_ns)
 
 
-def _bar(title: str, budget: Budget, whole_ns: float, note: str = "") -> StackedBar:
+def _bar(title: str, budget: Budget, whole_ns: float) -> StackedBar:
     """Render the parts of a step as a bar, each in its own color."""
     rest_ns = budget.unexplained_ns
-    excess = f"the parts come to {us(-rest_ns)} us more than the step" if rest_ns < 0 else ""
+    is_longer = rest_ns < 0 and budget.is_unexplained
+    excess = f"the parts come to {us(-rest_ns)} us more than the step" if is_longer else ""
     parts = tuple(
         (f"{part} {us(ns)} us, {_percent(ns, budget)}", max(ns, 0.0) / whole_ns, ORDER.get(part, 0))
         for part, ns in all_parts(budget).items()
         if part != REST or ns > 0
     )
-    notes = "; ".join(filter(None, (note, excess)))
-    return StackedBar(title, f"{us(budget.measured_ns)} us", parts, notes, has_rest=rest_ns > 0)
+    return StackedBar(title, f"{us(budget.measured_ns)} us", parts, excess, has_rest=rest_ns > 0)
 
 
 def _shown_parts(budget: Budget, view: View) -> dict[str, float]:
     """Return the nanoseconds of each part, the largest first; a brief view merges small parts."""
     ordered = dict(sorted(budget.parts.items(), key=lambda item: -item[1]))
-    small_ns = 0.005 * (budget.measured_ns - budget.waiting_ns)  # waits vary by load
-    small = [part for part, ns in ordered.items() if abs(ns) < small_ns]
-    if view.verbose or view.for_page or len(small) < 2:
+    small = [part for part, ns in ordered.items() if abs(ns) < MIN_PART * budget.measured_ns]
+    if view.verbose or len(small) < 2:
         return ordered
     merged_ns = sum(ordered.pop(part) for part in small)
     return {**ordered, f"{len(small)} small parts": merged_ns}
 
 
-def _parts_table(title: str, budget: Budget, parts: Mapping[str, float], view: View) -> Table:
+def _parts_table(budget: Budget, parts: Mapping[str, float], view: View) -> Table:
     """Render the parts of a step; a verbose view adds the cost of profiling."""
     profiler: defaultdict[str, float] = defaultdict(float)
     for cell in budget.cells:
@@ -254,10 +295,8 @@ def _parts_table(title: str, budget: Budget, parts: Mapping[str, float], view: V
             status = f"+-{budget.scatter:.0%}"
         label = f"{name} ({budget.elsewhere})" if name == Part.SENDING and budget.elsewhere else name
         lines.append(Line(label, cells, status))
-    if budget.is_noisy:
-        title += " is noisy: its steps scatter by more than 15 %; run it again on a quieter machine"
     status_title = "known" if view.verbose else ""
-    return Table((Group(title, lines),), "part", status_title, optional=("profiler",), has_total=True)
+    return Table((Group("", lines),), "part", status_title, optional=("profiler",), has_total=True)
 
 
 def _cost_cells(ns: float, budget: Budget) -> dict[Column, str]:
@@ -265,8 +304,7 @@ def _cost_cells(ns: float, budget: Budget) -> dict[Column, str]:
 
 
 def _profiling_text(budget: Budget) -> str:
-    on_core_ns = budget.measured_ns - budget.waiting_ns
-    slower = budget.timed_ns / on_core_ns if on_core_ns else 0.0
+    slower = budget.timed_ns / budget.measured_ns if budget.measured_ns else 0.0
     steps = f". {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else ""
     if budget.event_ns < 0:
         return f"Profiling had no visible cost{steps}"
@@ -278,14 +316,14 @@ def collector_text(found: CollectorPauses) -> str:
     """Format pauses of Python's garbage collector in one line.
 
     Example:
-        >>> collector_text(CollectorPauses(20, 400_000_000, 2, 8_000_000, 4_000_000))
-        'garbage collector, in 20 more steps: 2 pauses, 0 of the oldest generation, longest 4 ms'
+        >>> collector_text(CollectorPauses(20))
+        'garbage collector, off in timed steps; in 20 more: 0 pauses'
     """
     share = f"{found.share:.1%} of their time, " if found.share is not None else ""
     pauses = [f"{share}{plural(found.pauses, 'pause')}"]
     if found.pauses:
         pauses += [f"{found.oldest:,} of the oldest generation", f"longest {short(found.longest_ns, UNITS)}"]
-    return f"garbage collector, in {plural(found.steps, 'more step')}: {', '.join(pauses)}"
+    return f"garbage collector, off in timed steps; in {found.steps:,} more: {', '.join(pauses)}"
 
 
 def us(ns: float) -> str:
@@ -298,8 +336,11 @@ def us(ns: float) -> str:
     return f"{ns / 1e3:,.0f}" if abs(ns) >= 1e5 else f"{ns / 1e3:.1f}"
 
 
-def _percent(ns: float, budget: Budget) -> str:
-    return f"{ns / budget.measured_ns:.1%}" if budget.measured_ns else "-"
+def _percent(ns: float, budget: Budget, digits: int = 1) -> str:
+    """Format a share of a step; that of a noisy one is marked."""
+    return (
+        f"{'~' if budget.is_noisy else ''}{ns / budget.measured_ns:.{digits}%}" if budget.measured_ns else "-"
+    )
 
 
 def _family(part: str) -> str:
@@ -313,7 +354,6 @@ KIND = Kind(
     title="Budget of each step",
     type=Budget,
     shows_earlier=True,
-    largest=largest_part,
     advice=attrgetter("advice"),
     data=budgets_data,
 )

@@ -148,7 +148,6 @@ class Part(TextEnum):
     MODULES = "modules"
     OPTIMIZER = "optimizer"
     OTHER = "other"
-    WAITING = "waiting for a core"
 
 
 REDISTRIBUTION = (Part.PLANNING, Part.COPIES, Part.SENDING, Part.MOVING)

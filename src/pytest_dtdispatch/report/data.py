@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.plain_data import select
 from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
 from pytest_dtdispatch.report.run import ReportedRun
 
-FORMAT, VERSION = "pytest-dtdispatch results", 6
+FORMAT, VERSION = "pytest-dtdispatch results", 7
 
 
 def run_text(run: ReportedRun) -> tuple[str, int]:

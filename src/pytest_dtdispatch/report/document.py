@@ -39,7 +39,7 @@ class View:
         over: results that exceed their limits.
         each_layer: whether each layer has its own line; by default, lines that differ only in the layer index
             are folded.
-        for_page: whether a page shows the results: it has a section for all advice, and folds long tables.
+        for_page: whether a page or a summary shows the results, which has a section for all advice.
         before: results of an earlier run.
         about_before: file and time of the earlier run.
     """
@@ -272,7 +272,6 @@ class Kind:
         type: frozen dataclass of its results, for decoding saved runs; None if they are not decoded.
         has_own_table: whether ``document`` renders its rows; if not, the table of calls does.
         shows_earlier: whether ``document`` renders the result of the compared saved run next to each result.
-        largest: function that names the largest part of a result, for the top of a page.
         advice: function that returns the advice of a result.
         data: function that returns the fields of a test's results in JSON; None for the fields of their
             class.
@@ -288,7 +287,6 @@ class Kind:
     type: Any = None
     has_own_table: bool = False
     shows_earlier: bool = False
-    largest: Callable[[str, Any], Iterable[Paragraph]] = _nothing
     advice: Callable[[Any], Iterable[Advice]] = _nothing
     data: Callable[[Sequence[Any]], Sequence[Mapping[str, Any]]] | None = None
 

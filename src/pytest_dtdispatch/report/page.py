@@ -10,31 +10,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Proof, State
-from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
-from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, plural, short, shorten_path
+from pytest_dtdispatch.core.text import COUNT_UNITS, UNITS, escape_controls, short, shorten_path
 from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
-    KINDS,
     Block,
     Line,
     Paragraph,
-    Span,
     Table,
     Tone,
     paragraph,
     plain,
 )
 from pytest_dtdispatch.report.judgements import TONES, badness, judgement_document, verdict_counts
-from pytest_dtdispatch.report.rows import by_cost, call_cost, profiles
+from pytest_dtdispatch.report.rows import profiles
 from pytest_dtdispatch.report.run import ReportedRun
-from pytest_dtdispatch.report.summary import run_sections
+from pytest_dtdispatch.report.summary import about_run, advice_blocks, run_sections, worst_of
 
 TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "rest of a hit", "miss": "miss"}  # of the bar of a row
@@ -74,16 +70,8 @@ def html_page(run: ReportedRun) -> str:
     longest_miss = max((each.get("miss", 0.0) for each in figures), default=0.0)
     longest = {"hit": longest_hit, "miss": longest_miss}
     rows = _page_rows(run, longest)
-    row_count, tests = sum(1 for _ in run.rows()), sum(map(bool, run.rows_by_test().values()))
-    measured = f"{plural(row_count, 'row')} in {plural(tests, 'test')}, " if row_count else ""
-    where = f" from {run.where}" if run.where else ""
-    cpu, torch, device, python = map(run.environment.get, ("CPU", "torch version", "device", "Python"))
-    machine = (cpu, torch and f"torch {torch}", device, python)
     page: str = _template().render(
-        about=[
-            f"{measured}taken {run.started or 'at an unknown time'}{where}",
-            ", ".join(filter(None, machine)),
-        ],
+        about=about_run(run),
         sections=[section for section in _sections(run) if section["blocks"] or "tone" in section],
         rows=rows,
         marks=Counter(mark for row in rows.values() for mark in row["marks"]),
@@ -131,12 +119,14 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"
         title = f"Verdicts against {shorten_path(gate.where)}"
         yield {**_section(title, judgement_document(gate).blocks[1:]), "outcome": outcome, "tone": tone}
-    yield _section("Largest costs", _largest_costs(run))
-    yield _section("Advice", _advice(run))
+    sections = [*run_sections(run)]
+    worst = worst_of(run, [document for _, document in sections])
+    yield _section("Worst", [paragraph(worst)] if worst else [])
+    yield _section("Advice", advice_blocks(run))
     yield _section("Notices", run.notices.blocks)
     if not run:
         yield _section("Signatures and calls", [paragraph("No signature or call was measured.")])
-    for title, document in run_sections(run, replace(run.view, for_page=True)):
+    for title, document in sections:
         legend = document.legend_of()
         below = (paragraph(_as_bound(legend)),) if legend else ()
         yield _section(title, (*document.blocks, *below))
@@ -163,37 +153,6 @@ def _section(title: str, blocks: Iterable[Block]) -> dict[str, Any]:
         folded.append(Folded(items - MAX_ITEMS, tuple(rest)))
     has_columns = any(getattr(block, "has_total", False) for block in folded)
     return {"title": title, "blocks": folded, "has_columns": has_columns}
-
-
-def _largest_costs(run: ReportedRun) -> Iterator[Block]:
-    """Yield the largest part of each budget, and the three most expensive rows."""
-    for kind, test, result in run.each_result():
-        yield from KINDS[kind].largest(test, result)
-    units = UNITS if run.unit.is_time else COUNT_UNITS
-    tests = {id(row): test for test, rows in run.calls.items() for row in rows}
-    for costed in by_cost([row for rows in run.calls.values() for row in rows])[:3]:
-        row = costed.row
-        cost = call_cost(row)
-        if cost and costed.share:
-            figures = f"{plural(row.calls, 'call')} of {short(cost, units)}, {costed.share:.1%} of all rows: "
-            label, of = cut_name(row.label, MAX_NAME), f" of {tests[id(row)]}"
-            yield Paragraph((Span(figures), Span(label, Tone.CODE), Span(of)), 1)
-
-
-def _advice(run: ReportedRun) -> Iterator[Block]:
-    """Yield each suggested change once, with its findings by test, in the order of advice."""
-    best: dict[tuple[str, str, str], Advice] = {}  # a budget repeats the advice on counts, with its time
-    for kind, test, result in run.each_result():
-        for advice in KINDS[kind].advice(result):
-            key = advice.change, advice.seen, test
-            best[key] = max(best.get(key, advice), advice, key=attrgetter("ns"))
-    findings: dict[str, list[Block]] = {}
-    for (change, seen, test), advice in sorted(best.items(), key=lambda item: item[1].order):
-        saving = f"{seen}: {advice.saving}" if change else seen
-        findings.setdefault(change, []).append(Paragraph((Span(saving), Span(f" ({test})", Tone.SOFT)), 1))
-    for change, blocks in findings.items():
-        yield paragraph(change or "No change of these is proved", Tone.STRONG)
-        yield from blocks
 
 
 class Folded(NamedTuple):

@@ -21,7 +21,7 @@ from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, ov
 from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 
 KEY = "dtdispatch"  # of the run in pytest-benchmark's file
-VERSION = 10
+VERSION = 11
 NOTHING = "nothing in it was measured with --dtdispatch"
 
 

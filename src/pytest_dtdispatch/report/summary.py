@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
-from pytest_dtdispatch.core.results import MetricValue, row_key
+from pytest_dtdispatch.core.results import Advice, MetricValue, row_key
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.signatures import cut_name
+from pytest_dtdispatch.core.signatures import cut_name, cut_words
 from pytest_dtdispatch.core.text import escape_controls, first_of, plural, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
@@ -18,9 +20,10 @@ from pytest_dtdispatch.report.document import (
     Document,
     Group,
     Line,
+    Paragraph,
+    Span,
     Table,
     Tone,
-    View,
     one_line,
     paragraph,
     plain,
@@ -32,6 +35,7 @@ from pytest_dtdispatch.report.judgements import (
     judgement_document,
     row_text,
     verdict_counts,
+    worst_row,
 )
 from pytest_dtdispatch.report.markdown import document_text, escaped, folded
 from pytest_dtdispatch.report.run import ReportedRun
@@ -48,13 +52,14 @@ def summary(run: ReportedRun, room: int = MAX_BYTES) -> str:
         run: run to summarize.
         room: maximum size in bytes; verdict and changes are never omitted.
     """
-    text = _head(run)
+    sections = [*run_sections(run)]
+    text = _head(run, worst_of(run, [document for _, document in sections]))
     omitted: list[str] = []
     room_for_sections = room - 4096  # reserve space for the line on omitted sections
     outputs = (
         (f"Full output of the gate: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates
     )
-    for title, document in (*run_sections(run), *outputs):
+    for title, document in (*sections, *outputs):
         written = folded(title, document_text(document))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) > room_for_sections:
             omitted.append(title)
@@ -82,15 +87,51 @@ def verdict_text(run: ReportedRun) -> str:
     if run.gates:
         outcome = ", ".join(filter(None, ("failed" if run.has_failed else "passed", counts)))
     elif run:
-        outcome = f"measured, {len(run.metrics()):,} results, compared with nothing"
+        outcome = "measured, compared with nothing"
     else:
         outcome = "nothing was measured"
     failed = len({failure.test for failure in run.failed_tests})
     return f"{outcome}; {plural(failed, 'test')} failed" if failed else outcome
 
 
-def _head(run: ReportedRun) -> str:
-    """Render the outcome, up to 100 rows that did not pass with their remedies, drifts and notices."""
+def about_run(run: ReportedRun) -> list[str]:
+    """Describe what was measured, when and where, in two lines."""
+    rows, results = sum(map(len, run.measured.values())), [test for _, test, _ in run.each_result()]
+    tests = {*results, *(test for test, of_test in run.measured.items() if of_test)}
+    numbers = [plural(count, noun) for count, noun in ((rows, "row"), (len(results), "result")) if count]
+    measured = f"{' and '.join(numbers)} in {plural(len(tests), 'test')}, " if numbers else ""
+    where = f" from {run.where}" if run.where else ""
+    cpu, torch, device, python = map(run.environment.get, ("CPU", "torch version", "device", "Python"))
+    machine = filter(None, (cpu, torch and f"torch {torch}", device, python))
+    return [f"{measured}taken {run.started or 'at an unknown time'}{where}", ", ".join(machine)]
+
+
+def worst_of(run: ReportedRun, documents: Iterable[Document]) -> str:
+    """Return the text on the worst row of a run, by its gates if there are any; empty without one."""
+    if run.compared or run.gates:
+        return worst_row(run.gates, run.compared)
+    return cut_words(next((document.worst for document in documents if document.worst), ""))
+
+
+def advice_blocks(run: ReportedRun) -> Iterator[Block]:
+    """Yield each suggested change once, with its class and its findings by test, in the order of advice."""
+    best: dict[tuple[str, str, str], Advice] = {}  # a budget repeats the advice on counts, with its time
+    for kind, test, result in run.each_result():
+        for advice in KINDS[kind].advice(result):
+            key = advice.change, advice.seen, test
+            best[key] = max(best.get(key, advice), advice, key=attrgetter("ns"))
+    findings: dict[str, list[Block]] = {}
+    for (change, seen, test), advice in sorted(best.items(), key=lambda item: item[1].order):
+        title = f"{advice.kind}: {change}" if change else "No change of these is proved"
+        saving = f"{seen}: {advice.saving}" if change else seen
+        findings.setdefault(title, []).append(Paragraph((Span(saving), Span(f" ({test})", Tone.SOFT)), 1))
+    for title, blocks in findings.items():
+        yield paragraph(title, Tone.STRONG)
+        yield from blocks
+
+
+def _head(run: ReportedRun, worst: str) -> str:
+    """Render the outcome, up to 100 rows that did not pass, what was measured, and 20 lines of advice."""
     parts = [f"## dtdispatch: {verdict_text(run)}\n"]
     judged = [(gate, row) for gate in run.gates for row in gate.verdicts if row.verdict is not Verdict.PASSED]
     if judged:
@@ -112,14 +153,17 @@ def _head(run: ReportedRun) -> str:
         if remedies:
             parts.append("".join(f"* {escaped(remedy)}\n" for remedy in remedies))
     drifts = [line for gate in run.gates for line in drift_lines(gate.verdicts)]
-    if drifts or run.notices:
-        parts.append(document_text(Document((*drifts, *run.notices.blocks))))
+    about = [paragraph(text) for text in (*about_run(run), "" if run.gates else worst) if text]
+    advice = [*advice_blocks(run)]
+    if len(advice) > 20:
+        advice[20:] = [paragraph(f"and {len(advice) - 20:,} more lines of advice, which other formats have")]
+    parts.append(document_text(Document((*drifts, *run.notices.blocks, *about, *advice))))
     return "\n".join(parts)
 
 
-def run_sections(run: ReportedRun, view: View | None = None) -> Iterator[tuple[str, Document]]:
-    """Yield a title and a document for each kind of result, and for the environment."""
-    for name, document in run.documents(view).items():
+def run_sections(run: ReportedRun) -> Iterator[tuple[str, Document]]:
+    """Yield a title and a document, without advice, for each kind of result, and for the environment."""
+    for name, document in run.documents(replace(run.view, for_page=True)).items():
         title = KINDS[name].title if name in KINDS else ""
         yield title or name.capitalize(), document
     if run.environment:

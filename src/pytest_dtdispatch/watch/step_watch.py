@@ -286,7 +286,7 @@ class StepWatch:
             name = f"steps {request.first:,} to {len(self.steps):,}"
             budget = replace(with_advice(self._budget.result()), name=name)
             self.budgets.append(budget)
-            self._say(rendered(budget_document({"StepWatch": [budget]}, View()), sys.stderr))
+            self._say(rendered(budget_document({"StepWatch": [budget]}, View(verbose=True)), sys.stderr))
         except DtDispatchError as error:
             self._write(f"no budget: {error}")
         self._end_budget()
