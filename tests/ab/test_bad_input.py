@@ -10,7 +10,7 @@ import pytest
 
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.report.run import VERSION, saved_text
-from tests.ab.fakes import calls, fake_python, run_of
+from tests.ab.fakes import calls, counted, fake_python, run_of
 from tests.ci.pull_requests import git
 
 
@@ -222,6 +222,16 @@ def test_judge_accepts_only_rules(whole: Path, words: list[str], capsys: pytest.
     """Saved runs can be judged again only with flags that change the rule."""
     text = error_line(["ab", "--judge", str(whole), *words], 2, capsys)
     assert text.endswith(f"runs: nothing is measured: leave {words[0]} out")
+
+
+def test_times_beside_counts_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = str(fake_python(tmp_path, "good", runs=[counted({"t.py::test::step::misses": 1})]))
+    sides = ["--base", good, "--head", good, "--keep", str(tmp_path / "runs")]
+    assert main(["ab", *sides, "--metric", "counts"]) == 0
+    capsys.readouterr()
+    judge = ["ab", "--judge", str(tmp_path / "runs"), "--metric"]
+    assert "its runs of times have few samples" in error_line([*judge, "time"], 2, capsys)
+    assert main([*judge, "counts"]) == 0
 
 
 def test_unwritable_file_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,7 +153,11 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         if "judge" in typed:
             _refuse_measuring(typed)
             saved = read_folder(typed["judge"])
-            rule = _rule(typed.get("metric") or _metric_of(saved.base), typed)
+            metric = _metric_of(saved.base)
+            if metric == Metric.COUNTS and typed.get("metric") == Metric.TIME and saved.base[0].turn:
+                reason = "its runs of times have few samples, which prove hits: leave --metric time out"
+                raise DtDispatchError(f"--judge {typed['judge']}: {reason}")
+            rule = _rule(typed.get("metric", metric), typed)
         else:
             request = _request(typed)
             saved, rule = measure_runs(request), request.rule
