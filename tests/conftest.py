@@ -35,7 +35,7 @@ SLOW = 20  # a test marked slow takes as long as this many others
 # Files whose tests are all marked.
 MARKED = {
     mark: re.compile(rf"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.{mark}\b", re.MULTILINE)
-    for mark in ("torch", "long")
+    for mark in ("torch", "long", "sweep")
 }
 
 Shard = Callable[..., "DTensor"]
@@ -59,9 +59,11 @@ def deselects_torch(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Run ``-m "not torch"`` as on a machine without torch, with fewer examples to save time.
 
-    The width of the output is fixed, so that lines break at the same position on all machines.
+    The width of the output is fixed, so that lines break at the same position on all machines. Torch has one
+    thread, also in processes that tests start: tensors are small, and a second thread would spin for a core.
     """
     os.environ["COLUMNS"] = "80"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if deselects_torch(config):
         settings.register_profile("few", max_examples=10)
         settings.load_profile("few")
@@ -81,8 +83,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
     text, selected = collection_path.read_text(), config.option.markexpr
-    if selected.startswith("long"):
-        return "pytest.mark.long" not in text or None
+    if selected.startswith(("long", "sweep")):
+        mark, _, _ = selected.partition(" ")
+        return f"pytest.mark.{mark}" not in text or None
     return any(f"not {mark}" in selected and MARKED[mark].search(text) for mark in MARKED) or None
 
 
@@ -98,10 +101,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def young_heap() -> Iterator[None]:
-    """Limit searches of live objects to those of this test: a million objects take 0.1 s."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    """Limit searches of live objects to those of this test."""
+    from tests import heap
+
+    with heap.young_heap():
+        yield
 
 
 @pytest.fixture
@@ -170,21 +174,6 @@ def mesh(group_owner: ProcessGroupOwner) -> DeviceMesh:
     from pytest_dtdispatch.meshes.spec import MeshSpec
 
     return group_owner.mesh(MeshSpec((4,), "cpu", "fake"))
-
-
-@pytest.fixture
-def computing_mesh(mesh: DeviceMesh, group_owner: ProcessGroupOwner) -> DeviceMesh:
-    """Return a mesh whose collectives write results: one real rank if those of fake groups do not."""
-    from pytest_dtdispatch.meshes.spec import MeshSpec
-    from tests.probes import fake_group_writes, redistribution_error
-
-    if fake_group_writes():
-        return mesh
-    group_owner.close()
-    one_rank = group_owner.mesh(MeshSpec((1,), "cpu", "gloo"))
-    if reason := redistribution_error(one_rank):
-        pytest.skip(f"fake collectives write nothing, and {reason}")
-    return one_rank
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import json
 import pkgutil
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
@@ -26,10 +27,13 @@ from pytest_dtdispatch.compiled.measure import run_and_measure_compile
 from pytest_dtdispatch.compiled.model import Compilation
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
+from pytest_dtdispatch.plugin.run import Run
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.ops import open_modes
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
+from tests.heap import young_heap
 
 # A minimal test, as a user starts with.
 TEN_LINES = """
@@ -106,6 +110,56 @@ def run(pytester: pytest.Pytester, *args: str, **outcomes: int) -> pytest.RunRes
     return result
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A run that measured.
+
+    Args:
+        result: status and output of pytest.
+        run: data of its reports.
+    """
+
+    result: pytest.RunResult
+    run: ReportedRun
+
+    def verdicts(self, gate: int = 0) -> dict[str, int]:
+        """Return the number of verdicts of a gate, by verdict."""
+        return Counter(str(each.verdict) for each in self.run.gates[gate].verdicts)
+
+    def compared(self, label: str, state: str = "hit") -> str:
+        """Return the verdict of a row of the saved run; empty if absent."""
+        rows = [each for each in self.run.compared if (each.row.label, each.row.state) == (label, state)]
+        return str(rows[0].verdict) if rows else ""
+
+
+def judged(pytester: pytest.Pytester, *args: str, **outcomes: int) -> Judged:
+    """Run pytest in this process, and return its output with the data of its reports."""
+    reported: list[ReportedRun] = []
+    end = Run.end
+
+    def recorded(ended: Run) -> None:
+        end(ended)
+        reported.append(ended.reported)
+
+    with patch.object(Run, "end", recorded):
+        result = run(pytester, *args, **outcomes)
+    return Judged(result, reported[-1] if reported else ReportedRun())
+
+
+def passed(ran: Judged, **verdicts: int) -> Judged:
+    """Check that a run passed with these numbers of verdicts; return it."""
+    assert ran.result.ret == pytest.ExitCode.OK, text_of(ran.result)
+    assert ran.verdicts() == verdicts
+    return ran
+
+
+def failed(ran: Judged, tests: int = 2, **verdicts: int) -> Judged:
+    """Check that only gates failed a run, the first with these numbers of verdicts; return it."""
+    assert_gate_failed(ran.result, "gate: failed against ", passed=tests)
+    assert ran.verdicts() == verdicts
+    return ran
+
+
 def measure(pytester: pytest.Pytester, *args: str, **outcomes: int) -> pytest.RunResult:
     """Run pytest with --dtdispatch and few samples."""
     return run(pytester, *MEASURED, *args, **outcomes)
@@ -113,8 +167,13 @@ def measure(pytester: pytest.Pytester, *args: str, **outcomes: int) -> pytest.Ru
 
 def measure_source(pytester: pytest.Pytester, source: str, *args: str, **outcomes: int) -> pytest.RunResult:
     """Measure a module test_it.py that consists of IMPORTS and the source."""
+    return judge_source(pytester, source, *args, **outcomes).result
+
+
+def judge_source(pytester: pytest.Pytester, source: str, *args: str, **outcomes: int) -> Judged:
+    """Like measure_source, with the data of its reports."""
     pytester.makepyfile(test_it=f"{IMPORTS}\n{dedent(source)}")
-    return measure(pytester, *args, **outcomes)
+    return judged(pytester, *MEASURED, *args, **outcomes)
 
 
 def rows(pytester: pytest.Pytester, *args: str, **outcomes: int) -> tuple[pytest.RunResult, list[Any]]:
@@ -228,20 +287,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@contextmanager
-def young_heap() -> Iterator[None]:
-    """Exclude existing objects from garbage collection: pytest collects five times at the end of a run.
-
-    Counting the frozen objects takes 0.1 s for a million, so the number is that of the beginning.
-    """
-    gc.freeze()
-    try:
-        with patch.object(gc, "get_freeze_count", return_value=gc.get_freeze_count()):
-            yield
-    finally:
-        gc.unfreeze()
 
 
 def close_what_is_open() -> list[str]:

@@ -64,19 +64,6 @@ def fake_group_writes() -> bool:
     return bool((written == 1).all())
 
 
-def redistribution_error(mesh: Any) -> str:
-    """Return torch's error if ops on a mesh cannot redistribute their arguments; empty if they can."""
-    import torch
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    rows: Any = distribute_tensor(torch.ones(2, 2), mesh, [Shard(0)])
-    try:
-        rows @ rows
-    except (IndexError, RuntimeError) as error:
-        return f"this torch redistributes nothing on {mesh}: {type(error).__name__}: {error}"
-    return ""
-
-
 @functools.cache
 def compiles_once_under_a_mode() -> str:
     """Return an error if compiled code is recompiled under a no-op infra mode; else empty."""

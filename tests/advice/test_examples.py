@@ -21,7 +21,7 @@ from tests.advice import programs
 from tests.advice.programs import Step
 from tests.probes import FSDP_WITHOUT_CUDA, needs, needs_rule, plans_again
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 Program = Callable[[DeviceMesh], Step]
 

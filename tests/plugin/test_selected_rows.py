@@ -8,7 +8,8 @@ import pytest
 
 from pytest_dtdispatch.core.verdicts import Judgement
 from pytest_dtdispatch.report.run import read_run
-from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, TORCH_WARNS, one_thread, young_heap
+from tests.heap import young_heap
+from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, TORCH_WARNS, one_thread
 
 pytestmark = pytest.mark.torch
 

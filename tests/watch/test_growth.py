@@ -10,7 +10,7 @@ import pytest
 from pytest_dtdispatch.steps.growth import SPECS
 from pytest_dtdispatch.watch.step_watch import Growth
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 
 def found(live: Callable[[int], int]) -> tuple[list[str], str]:
