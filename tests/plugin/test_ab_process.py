@@ -127,15 +127,18 @@ def test_plugin_is_inactive_without_its_variables(pytester: pytest.Pytester) -> 
 @pytest.mark.slow
 @pytest.mark.long
 def test_two_real_sides_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both sides use the same interpreter. Verdicts are not checked: they depend on the machine's load."""
+    """Both sides use the same interpreter, with floors that no load exceeds."""
     path = tmp_path / "saved"
-    words = ["--base", sys.executable, "--head", sys.executable]
+    words = ["--base", sys.executable, "--head", sys.executable, "--floor", "hit=1000%,miss=1000%"]
     tests = ["--pyargs", "pytest_dtdispatch.suite.test_ops::test_add[4]", "--dtdispatch-rounds=3"]
-    status = main(["ab", *words, "--keep", str(path), "--", *tests])
-    out, _ = capsys.readouterr()
-    assert status in (0, 3, 4)
-    assert "pytest_dtdispatch/suite/test_ops.py::test_add[4]" in out
-    assert {file.stem[:2] for file in (path / "base").iterdir()} >= {"01", "04", "05"}
+    report = tmp_path / "ab.json"
+    flags = ["--control", "off", "--keep", str(path), "--json", str(report)]
+    assert main(["ab", *words, *flags, "--", *tests]) == 0
+    [gate] = json.loads(report.read_text())["gates"]
+    test = "pytest_dtdispatch/suite/test_ops.py::test_add[4]"
+    assert {(one["test"], one["verdict"]) for one in gate["verdicts"]} == {(test, "passed")}
+    saved = {side: sorted(file.stem[:2] for file in (path / side).iterdir()) for side in ("base", "head")}
+    assert saved == {"base": ["01", "04", "05"], "head": ["02", "03", "06"]}
 
 
 @pytest.fixture

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import re
 import types
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.core.text import name_of_any_dim, plural
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.text import name_of_any_dim
+from pytest_dtdispatch.core.verdicts import CountChange
 from pytest_dtdispatch.gates.expected import REPORTED
 from tests import pytorch_reader
 from tests.plugin_runs import (
     SCRIPTED,
+    Judged,
     assert_gate_failed,
-    assert_passed,
     assert_refused,
+    failed,
     fill_disk,
+    judged,
     measure_source,
+    passed,
     run,
     text_of,
 )
@@ -36,15 +40,17 @@ def test_step(dtdispatch, a):
     dtdispatch.steps(step, name="train")
 """
 )
-ADD = "test_results.py::test_add::add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
-MUL = "test_results.py::test_mul::mul"
-STEP = "test_results.py::test_step::train"
+ADD = RowId("test_results.py::test_add", "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4")
+MUL = RowId("test_results.py::test_mul", "mul")
+STEP = RowId("test_results.py::test_step", "train")
 TIMES = ("dispatch_hit_ns", "dispatch_miss_ns")
 COUNTS = (
     *("misses_per_step", "redistributes", "implicit", "collectives", "collective_bytes", "reads"),
     *("partial_reads", "dtensor_growth", "calls", "collectives[0]", "collective_bytes[0]"),
 )
-KEYS = [(name, metric) for name in (ADD, MUL) for metric in TIMES] + [(STEP, metric) for metric in COUNTS]
+KEYS = [
+    (str(row), metric) for row, metrics in ((ADD, TIMES), (MUL, TIMES), (STEP, COUNTS)) for metric in metrics
+]
 LISTED = [key for key in KEYS if name_of_any_dim(key[1]) not in REPORTED]
 MEASURED = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-repeat=2")
 CSV = (*MEASURED, "--dtdispatch-export=csv:results.csv")
@@ -55,7 +61,6 @@ EARLIER = {
 }
 GATE = (*CSV, "--dtdispatch-expected=expected.csv")
 RESULTS: list[str] = []  # of one run: with a scripted clock they are the same in every test
-failed = partial(assert_gate_failed, passed=3)
 
 
 @pytest.fixture(autouse=True)
@@ -82,12 +87,11 @@ def expected(pytester: pytest.Pytester) -> Path:
 
 
 def test_results_have_the_format_of_pytorch(pytester: pytest.Pytester) -> None:
-    result = run(pytester, *CSV)
-    assert_passed(result, f"15 results written to {pytester.path / 'results.csv'}")
+    assert run(pytester, *CSV).ret == pytest.ExitCode.OK
     found = pytorch_reader.read_results(pytester.path / "results.csv")
     assert list(found) == KEYS
     assert all(10_000 <= found[key] < 20_000 for key in KEYS if key[1] in TIMES)
-    assert {metric: found[STEP, metric] for metric in COUNTS} == dict.fromkeys(COUNTS, 0) | {"calls": 1}
+    assert {metric: found[str(STEP), metric] for metric in COUNTS} == dict.fromkeys(COUNTS, 0) | {"calls": 1}
 
 
 # Raises outside of a test after a test has set `is_over`.
@@ -143,7 +147,7 @@ def test_run_with_failed_last_test_is_complete(pytester: pytest.Pytester) -> Non
 
 def test_full_disk_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     fill_disk(monkeypatch)
-    failed(run(pytester, *CSV), "results.csv cannot be written: No space left on device")
+    assert_gate_failed(run(pytester, *CSV), "results.csv cannot be written: No space left", passed=3)
 
 
 @pytest.mark.parametrize(
@@ -168,21 +172,25 @@ def test_unwritable_file_is_refused_before_the_run(
 # The gate
 
 
+def rows_of(ran: Judged, verdict: str) -> set[RowId]:
+    """Return the rows with a verdict."""
+    return {each.row for each in ran.run.gates[0].verdicts if each.verdict == verdict}
+
+
 def test_own_results_pass_and_show_drift(
     pytester: pytest.Pytester, expected: Path, scripted: types.SimpleNamespace
 ) -> None:
     assert list(pytorch_reader.read_expected(expected)) == LISTED
-    message = "gate: passed against expected.csv: 11 passed"
-    assert_passed(run(pytester, *GATE), message, "drift of 11 passed rows: median +0.0 %")
-    assert_passed(run(pytester, *GATE, "-pno:benchmark"), message)
-    # Rows of deselected tests are not missing.
-    assert_passed(run(pytester, *GATE, "-k", "test_step"), "expected.csv: 7 passed")
+    passed(judged(pytester, *GATE), passed=11)
+    passed(judged(pytester, *GATE, "-pno:benchmark"), passed=11)
+    passed(judged(pytester, *GATE, "-k", "test_step"), passed=7)  # deselected tests miss no row
     scripted.extra_ns = 500
-    assert_passed(run(pytester, *GATE, "-k", "mul"), "drift of 2 passed rows: median +5.0 %")
+    ran = passed(judged(pytester, *GATE, "-k", "mul"), passed=2)
+    assert "drift of 2 passed rows: median +5.0 %" in text_of(ran.result)
 
 
 @pytest.mark.parametrize(
-    ("named", "passed"),
+    ("named", "count"),
     [
         (["test_results.py::test_step"], 7),
         (["test_results.py::test_step", "test_results.py::test_mul"], 9),
@@ -190,11 +198,11 @@ def test_own_results_pass_and_show_drift(
     ],
 )
 def test_rows_of_unnamed_tests_are_not_missing(
-    pytester: pytest.Pytester, expected: Path, named: list[str], passed: int
+    pytester: pytest.Pytester, expected: Path, named: list[str], count: int
 ) -> None:
     pytester.makepyfile(test_other="def test_other(): pass")
-    others = plural(11 - passed, "row")
-    assert_passed(run(pytester, *GATE, *named), f"expected.csv: {passed} passed, {others} not selected\n")
+    [gate] = passed(judged(pytester, *GATE, *named), passed=count).run.gates
+    assert gate.excluded == 11 - count
 
 
 def test_every_expected_file_is_judged(pytester: pytest.Pytester, expected: Path) -> None:
@@ -203,16 +211,18 @@ def test_every_expected_file_is_judged(pytester: pytest.Pytester, expected: Path
     one.write_text("\n".join(lines[:3]))
     two.write_text("\n".join(lines[2:6]))
     pytester.makeini("[pytest]\ndtdispatch_expected =\n  one.csv\n  two.csv\n")
-    assert_passed(run(pytester, *CSV), "one.csv: 3 passed, 5 new", "two.csv: 4 passed")
-    assert_passed(run(pytester))  # not judged until something is measured
+    ran = judged(pytester, *CSV)
+    assert [ran.verdicts(gate) for gate in range(2)] == [{"passed": 3, "new": 5}, {"passed": 4}]
+    assert run(pytester).ret == pytest.ExitCode.OK  # not judged until something is measured
     both = ("--dtdispatch-expected=one.csv", "--dtdispatch-expected=two.csv")
-    for wrong, right in ((one, two), (two, one)):
+    for wrong in (one, two):
         original = wrong.read_text()
         wrong.write_text(re.sub(r",\d+,", ",999,", original, count=1))
-        failed(run(pytester, *CSV, *both), f"passed against {right.name}", f"failed against {wrong.name}")
+        gates = judged(pytester, *CSV, *both).run.gates
+        assert [Path(gate.where).name for gate in gates if gate.has_failed] == [wrong.name]
         wrong.write_text(original)
     two.write_text("# nothing\n")
-    failed(run(pytester, *CSV, *both), "failed against two.csv: no row to judge")
+    assert [gate.has_failed for gate in judged(pytester, *CSV, *both).run.gates] == [False, True]
     two.unlink()
     assert_refused(run(pytester, *MEASURED), f"{two} cannot be read: No such file")
 
@@ -224,25 +234,20 @@ def test_regressed_rows_have_corrections_and_an_update_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     scripted.extra_ns = 5_000
-    result = run(pytester, *GATE)
-    text = failed(
-        result,
-        "gate: failed against expected.csv: 7 passed, 4 regressed",
-        *(f"regressed {MUL}", f"regressed {STEP}", "redistributes 0 +-0 %: 0 -> 1, at test_results.py:"),
-        "find what made it grow",
-        "dtdispatch expected update expected.csv --results results.csv --reason",
-    )
-    assert f"regressed {ADD}" not in text
-    pasted = [line for line in result.outlines if line.startswith((MUL, STEP))]
-    assert [line.rpartition(",")[0] for line in pasted] == [
+    ran = failed(judged(pytester, *GATE), 3, passed=7, regressed=4)
+    assert rows_of(ran, "regressed") == {MUL, STEP}
+    assert "redistributes 0 +-0 %: 0 -> 1, at test_results.py:" in text_of(ran.result)
+    [gate] = ran.run.gates
+    assert [line.rpartition(",")[0] for line in gate.to_paste] == [
         *(f"{MUL},dispatch_hit_ns,15000", f"{MUL},dispatch_miss_ns,15000"),
         *(f"{STEP},redistributes,1", f"{STEP},collectives,1"),
     ]
+    update = ["expected", "update", "expected.csv", "--results", "results.csv"]
+    assert " ".join(("dtdispatch", *update)) in gate.command
     capsys.readouterr()
-    update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
     assert main([*update, "--reason", "slower, and wanted"]) == 0
-    assert capsys.readouterr().out == f"{expected}: 4 of 11 rows changed\n"
-    assert_passed(run(pytester, *GATE), "11 passed")
+    assert capsys.readouterr().out == "expected.csv: 4 of 11 rows changed\n"
+    passed(judged(pytester, *GATE), passed=11)
     assert list(pytorch_reader.read_expected(expected)) == LISTED
 
 
@@ -254,38 +259,35 @@ def test_only_growth_above_todays_counts_fails(
     assert main(["expected", "update", "limits.csv", "--results", "results.csv", "--limits"]) == 0
     pytester.makeini("[pytest]\ndtdispatch_expected = limits.csv")
     scripted.extra_ns = 0
-    assert_passed(run(pytester, *MEASURED), "/limits.csv: 7 passed\n")
+    passed(judged(pytester, *MEASURED), passed=7)
     limits = pytester.path / "limits.csv"
     limits.write_text(limits.read_text().replace("redistributes,1,max", "redistributes,0,max"))
     scripted.extra_ns = 5_000
-    result = run(pytester, *MEASURED)
-    text = failed(result, "redistributes at most 0: 0 -> 1, at test_results.py:", "6 passed, 1 regressed")
+    text = text_of(failed(judged(pytester, *MEASURED), 3, passed=6, regressed=1).result)
+    assert "redistributes at most 0: 0 -> 1, at test_results.py:" in text
     assert "redistribute: f32[8,8] S0 -> R, 256 bytes, at test_results.py:" in text
     assert "--base-rev main --head-rev HEAD -- test_results.py::test_step" in text
 
 
 def test_calls_fail_only_if_expected(pytester: pytest.Pytester, expected: Path) -> None:
     pytester.makepyfile(test_results=TESTS.replace("else a + a", "else a + a + a"))
-    assert_passed(run(pytester, *GATE), "gate: passed against expected.csv: 11 passed\n")
+    passed(judged(pytester, *GATE), passed=11)
     update = ["expected", "update", str(expected), "--results", str(pytester.path / "results.csv")]
     assert main([*update, "--reason", "more", "--new-margin", "0"]) == 0
     assert ",calls," not in expected.read_text()
     expected.write_text(f"{expected.read_text()}{STEP},calls,1,0.0\n")
-    failed(run(pytester, *GATE), "11 passed, 1 regressed", "calls 1 +-0 %: 1 -> 2 (+100.0 %)")
+    [gate] = failed(judged(pytester, *GATE), 3, passed=11, regressed=1).run.gates
+    assert [row.change for row in gate.failed] == [CountChange(1, 2, 100.0, 0.0)]
     assert main([*update, "--reason", "one more op"]) == 0
     assert f"{STEP},calls,2,0.0,one more op" in expected.read_text()
 
 
 def test_improved_row_fails_or_warns_by_setting(pytester: pytest.Pytester, expected: Path) -> None:
     expected.write_text(expected.read_text().replace(f"{MUL},dispatch_hit_ns,", f"{MUL},dispatch_hit_ns,9"))
-    text = failed(
-        run(pytester, *GATE), "10 passed, 1 improved", f"improved {MUL}", "update the expected file"
-    )
-    assert "regressed" not in text
-    result = run(pytester, *GATE, "-odtdispatch_improved=warn")
-    assert_passed(result, "gate: passed against expected.csv: 10 passed, 1 improved", f"improved {MUL}")
-    [pasted] = [line for line in result.outlines if line.startswith(MUL)]
-    assert pasted == f"{MUL},dispatch_hit_ns,10000,0.1"
+    failed(judged(pytester, *GATE), 3, passed=10, improved=1)
+    ran = passed(judged(pytester, *GATE, "-odtdispatch_improved=warn"), passed=10, improved=1)
+    assert rows_of(ran, "improved") == {MUL}
+    assert ran.run.gates[0].to_paste == (f"{MUL},dispatch_hit_ns,10000,0.1",)
 
 
 @pytest.mark.parametrize("named", [(), ("test_results.py",)])
@@ -293,26 +295,24 @@ def test_row_of_a_removed_test_is_missing(
     pytester: pytest.Pytester, expected: Path, named: tuple[str, ...]
 ) -> None:
     pytester.makepyfile(test_results=TESTS.replace("test_mul", "test_times"))
-    text = failed(
-        run(pytester, *GATE, *named), "9 passed, 2 missing, 2 new", f"missing {MUL}", "restore the test"
-    )
-    assert f"new {MUL.replace('test_mul', 'test_times')}: dispatch_hit_ns 10,00" in text
+    ran = failed(judged(pytester, *GATE, *named), 3, passed=9, missing=2, new=2)
+    assert rows_of(ran, "missing") == {MUL}
+    assert rows_of(ran, "new") == {MUL._replace(test="test_results.py::test_times")}
 
 
 def test_gate_that_compared_nothing_fails(pytester: pytest.Pytester, expected: Path) -> None:
     gate = (*MEASURED, "--dtdispatch-expected=expected.csv")
-    failed(run(pytester, *gate, "--benchmark-disable"), "1 disabled", "disabled --benchmark-disable is set")
+    failed(judged(pytester, *gate, "--benchmark-disable"), 3, disabled=1)
     (pytester.path / "results.csv").unlink()
-    assert_passed(run(pytester, *GATE, "--co"))  # neither judges nor writes
+    assert run(pytester, *GATE, "--co").ret == pytest.ExitCode.OK  # neither judges nor writes
     assert not (pytester.path / "results.csv").exists()
     rows = expected.read_text()
     expected.write_text("\n\n# nothing yet\n")
-    failed(run(pytester, *GATE), "gate: failed against expected.csv: 11 new", "no row could be judged")
+    failed(judged(pytester, *GATE), 3, new=11)
     pytester.makepyfile(test_results="def test_nothing(): pass")
-    message = ("gate: failed against expected.csv: ", "no row to judge")
-    failed(run(pytester, *gate), *message, passed=1)
+    failed(judged(pytester, *gate), 1)
     expected.write_text(rows)
-    failed(run(pytester, *gate), "expected.csv: 11 missing", "no row could be judged", passed=1)
+    failed(judged(pytester, *gate), 1, missing=11)
 
 
 # Names

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 
 import pytest
 
+from tests.plugin_runs import run
 from tests.probes import needs_plugin
+
+pytestmark = pytest.mark.torch
 
 TESTS = """
 import pytest
@@ -48,15 +52,21 @@ FAILED = {
 }
 
 
+def alone(pytester: pytest.Pytester, *flags: str) -> pytest.RunResult:
+    return run(pytester, *flags)
+
+
+def with_workers(pytester: pytest.Pytester, *flags: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess(*flags, "-n2", "--dtdispatch-metric=counts")
+
+
 @pytest.mark.parametrize(
-    "flags", [(), pytest.param(("-n2", "--dtdispatch-metric=counts"), marks=needs_plugin("xdist"))]
+    "run_by", [alone, pytest.param(with_workers, marks=[pytest.mark.long, needs_plugin("xdist")])]
 )
-def test_json_lists_each_failure(pytester: pytest.Pytester, flags: tuple[str, ...]) -> None:
+def test_json_lists_each_failure(pytester: pytest.Pytester, run_by: Callable[..., pytest.RunResult]) -> None:
     pytester.makepyfile(test_it=TESTS, test_bad="import no_such_module")
-    collects = "--continue-on-collection-errors"
-    result = pytester.runpytest_subprocess(
-        "--dtdispatch", "--dtdispatch-export=json:-", "--junitxml=run.xml", collects, *flags
-    )
+    files = ("--dtdispatch-export=json:-", "--junitxml=run.xml")
+    result = run_by(pytester, "--dtdispatch", *files, "--continue-on-collection-errors")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     data = json.loads(result.outlines[-1])
     found = {(each["test"], each["phase"], each["reason"]) for each in data["failed_tests"]}
@@ -68,10 +78,7 @@ def test_json_lists_each_failure(pytester: pytest.Pytester, flags: tuple[str, ..
     assert properties["dtdispatch.outcome"] == "nothing was measured; 5 tests failed"
 
 
-@pytest.mark.torch
 def test_passing_run_lists_none(pytester: pytest.Pytester) -> None:
-    from tests.plugin_runs import run
-
     source = "def test_count(dtdispatch): dtdispatch.steps(lambda: None)"
     pytester.makepyfile(source)
     result = run(pytester, "--dtdispatch", "--dtdispatch-export=json:-", "--dtdispatch-max=misses=0")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 import types
 from collections.abc import Callable
@@ -22,10 +21,13 @@ from tests.plugin_runs import (
     IMPORTS,
     OTHER_PLUGINS,
     SCRIPTED,
+    Judged,
     assert_gate_failed,
-    assert_passed,
     assert_refused,
+    failed,
     import_compilers,
+    judged,
+    passed,
     run,
     text_of,
 )
@@ -72,29 +74,33 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 ADD = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
+TWO = {"passed": 2, "regressed": 2}
 
 
-def verdict_of(result: pytest.RunResult, state: str, label: str = "mul") -> str:
-    """Return the verdict of a row in the table that compares it with the saved run; empty if absent."""
-    found = re.search(rf"^  {re.escape(label)} +{state} .* (\w+)$", text_of(result), re.MULTILINE)
-    return found[1] if found else ""
+def reason(ran: Judged) -> str:
+    """Return why no row was compared."""
+    [gate] = ran.run.gates
+    [whole] = gate.verdicts
+    assert whole.row.test == ""
+    return f"{whole.row.label}; {whole.remedy}"
 
 
-def failed(result: pytest.RunResult, *words: str, passed: int = 2) -> str:
-    return assert_gate_failed(result, "gate: failed against ", *words, passed=passed)
+def uncompared(ran: Judged) -> str:
+    """Return why a run that passed was not compared with the saved run."""
+    assert (ran.result.ret, ran.run.gates) == (pytest.ExitCode.OK, ())
+    return ran.run.uncompared
 
 
 def test_median_that_grew_alone_is_inconclusive(pytester: pytest.Pytester) -> None:
     save(pytester)
     write(pytester, **BURSTS)
-    assert_passed(run(pytester, *GATE), "4 passed")
-    result = run(pytester, *OF_MEDIANS)
-    assert_passed(result, "2 passed, 2 inconclusive", "  2 inconclusive: the median moved, ")
-    assert " 2 passed, 2 inconclusive in " in result.outlines[-1]
-    assert verdict_of(result, "hit") == verdict_of(result, "miss") == "inconclusive"
-    strict = run(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
-    failed(strict, "2 passed, 2 inconclusive", "2 inconclusive (median:10%,strict)")
-    assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.outlines[-1]
+    passed(judged(pytester, *GATE), passed=4)
+    moved = passed(judged(pytester, *OF_MEDIANS), passed=2, inconclusive=2)
+    assert moved.compared("mul") == moved.compared("mul", "miss") == "inconclusive"
+    assert " 2 passed, 2 inconclusive in " in moved.result.outlines[-1]
+    strict = judged(pytester, *COMPARE, "--dtdispatch-fail=median:10%,strict")
+    failed(strict, passed=2, inconclusive=2)
+    assert " 2 passed, 1 gate failed, 2 inconclusive in " in strict.result.outlines[-1]
 
 
 def test_noisy_row_is_marked_and_judged(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,10 +108,9 @@ def test_noisy_row_is_marked_and_judged(pytester: pytest.Pytester, monkeypatch: 
     save(pytester)
     every_other_pass = "import itertools, scripted\nextra = itertools.cycle([0] * 16 + [5_000] * 16)"
     write(pytester, **{"import scripted": every_other_pass, "wait(scripted.extra_ns)": "wait(next(extra))"})
-    result = run(pytester, *GATE)
-    result.stdout.fnmatch_lines(["1 of 2 rows are noisy: *", "gate: passed against *"])
-    marked = run(pytester, *MEASURED)
-    marked.stdout.fnmatch_lines(["  signature *  mark", "  mul * noisy *", "  2 of 2 rows are proved *"])
+    noisy = passed(judged(pytester, *GATE), passed=4)
+    assert [row.label for row in noisy.run.rows() if row.noisy] == ["mul"]
+    assert {row.proof for row in noisy.run.rows()} == {"proved"}
 
 
 # Verdicts
@@ -115,15 +120,13 @@ def test_unchanged_run_passes_and_shows_drift(
     pytester: pytest.Pytester, scripted: types.SimpleNamespace
 ) -> None:
     path = save(pytester)
-    result = run(pytester, *GATE)
-    shifted = "the op on plain tensors shifted by +0.0 % (median of 1 rows)"
-    assert_passed(result, f"gate: passed against .../{path.parent.name}/{path.name}: 4 passed", shifted)
-    assert "regressed" not in text_of(result)
+    [gate] = passed(judged(pytester, *GATE), passed=4).run.gates
+    assert Path(gate.where).name == path.name
+    assert gate.remarks == ("the op on plain tensors shifted by +0.0 % (median of 1 rows)",)
     edit(path, lambda saved: saved.update(started="2026-07-31T09:30:15+00:00"))
     scripted.extra_ns = 500
-    result = run(pytester, *GATE)
-    assert_passed(result)
-    result.stdout.fnmatch_lines(["  drift of 4 passed rows since 2026-07-31: median +2.5 %"])
+    ran = passed(judged(pytester, *GATE), passed=4)
+    ran.result.stdout.fnmatch_lines(["  drift of 4 passed rows since 2026-07-31: median +2.5 %"])
 
 
 def test_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: types.SimpleNamespace) -> None:
@@ -131,27 +134,22 @@ def test_row_slower_by_half_is_named(pytester: pytest.Pytester, scripted: types.
     save(pytester)
     scripted.extra_ns = 5_000
     beside = "--benchmark-compare-fail=median:{}"  # the gate of pytest-benchmark
-    result = run(pytester, *GATE, beside.format("90%"))
-    failed(
-        result,
-        *("2 passed, 2 regressed", "  2 regressed: find what slowed it", " 10.0 us  15.0 us "),
-        ", 10.0 -> 15.0 us (+50.0 %), regressed",
-    )
-    assert verdict_of(result, "hit") == verdict_of(result, "miss") == "regressed"
-    assert verdict_of(result, "hit", ADD) == "passed"
-    theirs = run(pytester, *GATE, beside.format("10%"))
-    assert theirs.ret != pytest.ExitCode.OK
-    assert "test_mul::mul::miss (0001_" in text_of(theirs).partition("Performance has regressed:")[2]
-    assert verdict_of(theirs, "hit") == "regressed"
+    ran = failed(judged(pytester, *GATE, beside.format("90%")), **TWO)
+    assert ", 10.0 -> 15.0 us (+50.0 %), regressed" in text_of(ran.result)
+    assert ran.compared("mul") == ran.compared("mul", "miss") == "regressed"
+    assert ran.compared(ADD) == "passed"
+    theirs = judged(pytester, *GATE, beside.format("10%"))
+    assert theirs.result.ret != pytest.ExitCode.OK
+    assert "test_mul::mul::miss (0001_" in text_of(theirs.result).partition("Performance has regressed:")[2]
+    assert theirs.compared("mul") == "regressed"
     of_states = ("--dtdispatch-fail=hit=median:7.5%", "--dtdispatch-fail=miss=median:75%")
-    result = run(pytester, *COMPARE, *of_states)
-    failed(result, "3 passed, 1 regressed")
-    assert (verdict_of(result, "hit"), verdict_of(result, "miss")) == ("regressed", "passed")
+    ran = failed(judged(pytester, *COMPARE, *of_states), passed=3, regressed=1)
+    assert (ran.compared("mul"), ran.compared("mul", "miss")) == ("regressed", "passed")
     # A marker's threshold takes precedence for its test.
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
-    assert_passed(run(pytester, *GATE))
+    passed(judged(pytester, *GATE), passed=4)
     write(pytester, marker='@pytest.mark.dtdispatch(threshold=["hit=40%", "median:60%"])')
-    failed(run(pytester, *COMPARE), "2 passed, 1 regressed", " hit=40% ")
+    failed(judged(pytester, *COMPARE), passed=2, regressed=1)
 
 
 def test_comparison_without_threshold_never_fails(
@@ -159,18 +157,13 @@ def test_comparison_without_threshold_never_fails(
 ) -> None:
     path = save(pytester)
     scripted.extra_ns = 5_000
-    result = run(pytester, *COMPARE)
-    assert_passed(result, ", 10.0 -> 15.0 us (+50.0 %), slower")
-    result.stdout.fnmatch_lines(["  signature *base *now *change % *median % *verdict"])
-    assert verdict_of(result, "hit") == "slower"
-    assert re.search(rf"^  {re.escape(ADD)} +hit .* no change$", text_of(result), re.MULTILINE)
-    assert "gate: " not in text_of(result)
-    assert " benchmark 'dtdispatch" not in text_of(result), (
-        "tables of pytest-benchmark require one of its flags"
-    )
+    ran = judged(pytester, *COMPARE)
+    assert uncompared(ran) == ""
+    assert (ran.compared("mul"), ran.compared(ADD)) == ("regressed", "passed")
+    assert not any(each.criterion for each in ran.run.compared)
+    assert " benchmark 'dtdispatch" not in text_of(ran.result), "tables of pytest-benchmark need its flags"
     edit(path, lambda saved: saved["environment"].update(threads="99"))
-    other = run(pytester, *COMPARE)
-    assert_passed(other, "not compared with the saved run: threads: 99 then, 1 now")
+    assert uncompared(judged(pytester, *COMPARE)) == "threads: 99 then, 1 now"
 
 
 # Tests that run again
@@ -182,9 +175,7 @@ def test_temporary_slowdown_is_not_saved(
     quick = json.loads(save(pytester).read_text())["benchmarks"]
     scripted.extra_ns = 5_000
     monkeypatch.setattr(session, "pause", lambda seconds: setattr(scripted, "extra_ns", 0))
-    result = run(pytester, *SAVE)
-    assert_passed(result, "2 tests ran again, as the run is saved")
-    result.assert_outcomes(passed=2)
+    assert "2 tests ran again, as the run is saved" in text_of(run(pytester, *SAVE, passed=2))
     [path] = (pytester.path / ".benchmarks").rglob("0002_base.json")
     figures = [
         [(row["fullname"], row["extra_info"]["figure_ns"]) for row in rows]
@@ -199,7 +190,7 @@ def test_only_saved_runs_repeat_all_tests(
 ) -> None:
     scripted.runs = 0
     write(pytester, **{"    def mul():": "    scripted.runs += 1\n    def mul():"})
-    assert_passed(run(pytester, *flags))
+    run(pytester, *flags, passed=2)
     assert scripted.runs == expected
 
 
@@ -209,9 +200,8 @@ def test_temporary_slowdown_fails_no_run(
     save(pytester)
     scripted.extra_ns = 5_000
     monkeypatch.setattr(session, "pause", lambda seconds: setattr(scripted, "extra_ns", 0))
-    result = run(pytester, *GATE)
-    assert_passed(result, "4 passed", "1 test ran again")
-    result.assert_outcomes(passed=2)
+    ran = passed(judged(pytester, *GATE, passed=2), passed=4)
+    assert "1 test ran again" in text_of(ran.result)
 
 
 def test_slower_test_runs_again_three_times(
@@ -222,20 +212,12 @@ def test_slower_test_runs_again_three_times(
     scripted.extra_ns = 5_000
     scripted.runs = 0
     write(pytester, **{"    def mul():": "    scripted.runs += 1\n    def mul():"})
-    failed(run(pytester, *GATE), "2 passed, 2 regressed")
-    assert (scripted.runs, tuple(pauses)) == (4, session.PAUSES_S)
-
-
-def test_progress_names_tests_that_run_again(
-    pytester: pytest.Pytester, scripted: types.SimpleNamespace
-) -> None:
-    save(pytester)
-    scripted.extra_ns = 5_000
     messages: list[str] = []
     with progress_to(messages.append):
-        failed(run(pytester, *GATE), "2 passed, 2 regressed")
-    again = [message for message in messages if "again" in message]
+        failed(judged(pytester, *GATE), **TWO)
+    assert (scripted.runs, tuple(pauses)) == (4, session.PAUSES_S)
     why = "as rows were slower than the saved ones"
+    again = [message for message in messages if "again" in message]
     assert again == [f"running 1 test again, {why}: test_gate.py::test_mul"] * len(session.PAUSES_S)
 
 
@@ -246,7 +228,7 @@ def test_failure_of_a_repetition_is_ignored(
     scripted.extra_ns = 5_000
     once = "    assert not hasattr(scripted, 'ran'); scripted.ran = True\n    def mul():"
     write(pytester, **{"    def mul():": once})
-    failed(run(pytester, *GATE), "2 passed, 2 regressed")
+    failed(judged(pytester, *GATE), **TWO)
 
 
 def test_many_slower_tests_run_only_once(
@@ -259,7 +241,7 @@ def test_many_slower_tests_run_only_once(
     save(pytester)
     pauses.clear()
     scripted.extra_ns = 5_000
-    failed(run(pytester, *GATE), "2 passed, 2 regressed")
+    failed(judged(pytester, *GATE), **TWO)
     assert not pauses
 
 
@@ -277,12 +259,11 @@ HELD = '@pytest.mark.dtdispatch(threshold="30%")\n'
 @pytest.mark.parametrize("how", GONE)
 def test_absent_row_with_saved_marker_threshold_is_missing(pytester: pytest.Pytester, how: str) -> None:
     save(pytester, marker=HELD)
-    old, new = GONE[how]
-    write(pytester, HELD, **{old: new})
-    result = run(pytester, *COMPARE)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
-    assert verdict_of(result, "hit") == "missing"
-    assert verdict_of(result, "hit", ADD) != "missing"
+    write(pytester, HELD, **dict([GONE[how]]))
+    ran = judged(pytester, *COMPARE)
+    assert ran.result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "missing" in {str(row.verdict) for row in ran.run.compared if row.row.label == "mul"}
+    assert ran.compared(ADD) == "passed"
 
 
 def test_removed_marker_is_judged_as_saved(
@@ -291,8 +272,9 @@ def test_removed_marker_is_judged_as_saved(
     save(pytester, marker=HELD)
     write(pytester)
     scripted.extra_ns = 5_000
-    failed(run(pytester, *COMPARE), "2 regressed", "2 regressed (30%)")
-    assert_passed(run(pytester, *COMPARE, "--dtdispatch-fail=60%"))
+    [gate] = failed(judged(pytester, *COMPARE), regressed=2).run.gates
+    assert {row.criterion for row in gate.verdicts} == {"30%"}
+    passed(judged(pytester, *COMPARE, "--dtdispatch-fail=60%"), passed=4)
 
 
 @pytest.mark.parametrize(
@@ -314,9 +296,9 @@ def test_missing_row_depends_on_the_selection(
     write(pytester, HELD + GONE["skipped"][1].partition("\n")[0])
     pytester.makepyfile(test_other="def test_other(): pass")
     pytester.mkdir("below").joinpath("test_below.py").write_text("def test_below(): pass")
-    result = run(pytester, *COMPARE, *(each.format(path=pytester.path) for each in chosen))
-    assert (verdict_of(result, "hit") == "missing") is is_missed
-    assert result.ret == (pytest.ExitCode.TESTS_FAILED if is_missed else pytest.ExitCode.OK), text_of(result)
+    ran = judged(pytester, *COMPARE, *(each.format(path=pytester.path) for each in chosen))
+    assert (ran.compared("mul") == "missing") is is_missed
+    assert ran.result.ret == (pytest.ExitCode.TESTS_FAILED if is_missed else pytest.ExitCode.OK)
 
 
 @pytest.mark.parametrize("flag", ["-x", "--maxfail=1"])
@@ -325,12 +307,9 @@ def test_saved_run_that_stopped_is_refused(pytester: pytest.Pytester, flag: str)
     write(pytester, **{"def test_mul": f"{fails}\n\ndef test_mul"})
     run(pytester, *SAVE, flag)
     write(pytester)
-    failed(
-        run(pytester, *GATE),
-        "1 mismatched",
-        "the saved run is incomplete: the run stopped after 2 of 3 tests",
-    )
-    assert_passed(run(pytester, *COMPARE), "not compared with the saved run: the saved run is incomplete: ")
+    why = "the saved run is incomplete: the run stopped after 2 of 3 tests"
+    assert reason(failed(judged(pytester, *GATE), mismatched=1)).startswith(why)
+    assert uncompared(judged(pytester, *COMPARE)) == why
 
 
 def test_saved_run_with_failed_last_test_is_complete(pytester: pytest.Pytester) -> None:
@@ -338,27 +317,28 @@ def test_saved_run_with_failed_last_test_is_complete(pytester: pytest.Pytester) 
     pytester.makepyfile(test_z="def test_fails(): assert False")
     run(pytester, *SAVE, "-x", "test_gate.py", "test_z.py")
     (pytester.path / "test_z.py").unlink()
-    assert_passed(run(pytester, *GATE), "4 passed")
+    passed(judged(pytester, *GATE), passed=4)
 
 
 @pytest.mark.parametrize(
     "ini", ["testpaths = test_*.py", "testpaths = test_kept.py", "addopts = test_kept.py"]
 )
 def test_rows_of_a_renamed_file_are_missing(pytester: pytest.Pytester, ini: str) -> None:
-    path = save(pytester)
+    save(pytester)
     pytester.path.joinpath("test_gate.py").rename(pytester.path / "test_kept.py")
     pytester.makeini(f"[pytest]\n{ini}\n")
-    failed(run(pytester, *GATE), "4 missing")
-    named = run(pytester, *GATE, "test_kept.py")
-    message = f"{path.name}: 4 new, 4 rows not selected"
+    failed(judged(pytester, *GATE), missing=4, new=4)
     if "addopts" not in ini:
-        failed(named, message)
+        [gate] = failed(judged(pytester, *GATE, "test_kept.py"), new=4).run.gates
+        assert gate.excluded == 4
 
 
 def test_excluded_rows_are_counted(pytester: pytest.Pytester) -> None:
     save(pytester)
-    assert_passed(run(pytester, *GATE, "-kmul"), "2 passed, 2 rows not selected (10%)")
-    assert "not selected" not in text_of(run(pytester, *GATE))
+    [gate] = passed(judged(pytester, *GATE, "-kmul"), passed=2).run.gates
+    assert gate.excluded == 2
+    [gate] = passed(judged(pytester, *GATE), passed=4).run.gates
+    assert gate.excluded == 0
 
 
 @pytest.mark.parametrize("traced", ["base", "head"])
@@ -370,14 +350,13 @@ def test_profiler_on_one_side_is_a_mismatch(
     for side, flags in (("base", SAVE), ("head", GATE)):
         pytester.makepyfile(conftest=profiled if side == traced else "")
         try:
-            result = run(pytester, *flags)
+            ran = judged(pytester, *flags)
         finally:
             sys.setprofile(None)
-    failed(
-        result,
-        "4 mismatched",
-        f"in {'the saved' if traced == 'base' else 'this'} run alone a tracer or profiler ran (",
-    )
+    never = traced == "base"  # also a verdict on the whole run: no later run can be judged against it
+    [gate] = failed(ran, mismatched=4 + never).run.gates
+    why = f"in {'the saved' if never else 'this'} run alone a tracer or profiler ran ("
+    assert [why in row.remedy for row in gate.verdicts] == [True] * 4 + [False] * never
 
 
 def test_process_of_ab_runs_no_test_again(
@@ -421,20 +400,19 @@ def test_other_mesh_is_mismatched_even_with_any_machine(pytester: pytest.Pyteste
     pytester.makepyfile(test_gate=then)
     assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
     pytester.makepyfile(test_gate=now)
-    gate = ("--dtdispatch-fail=5000%", "--dtdispatch-any-machine")
-    result = run(pytester, *COMPARE, *gate)
-    text = failed(result, "mesh: 4 then, 2x4 now", passed=1)
+    ran = judged(pytester, *COMPARE, "--dtdispatch-fail=5000%", "--dtdispatch-any-machine")
+    assert_gate_failed(ran.result, "mesh: 4 then, 2x4 now", passed=1)
     for label, state in (("mul", "hit"), ("sizes[1]", "hit"), ("both[one]", "call"), ("ones", "eager")):
-        assert verdict_of(result, state, label) == "mismatched"
-    assert verdict_of(result, "call", "no mesh") != "mismatched"
-    assert "regressed" not in text
+        assert ran.compared(label, state) == "mismatched"
+    assert ran.compared("no mesh", "call") not in ("mismatched", "regressed")
 
 
 def test_other_machine_is_mismatched_unless_allowed(pytester: pytest.Pytester) -> None:
     edit(save(pytester), lambda saved: saved["environment"].update(threads="99"))
-    message = "mismatched threads: 99 then, 1 now"
-    failed(run(pytester, *GATE), "1 mismatched", message, "--dtdispatch-any-machine")
-    assert_passed(run(pytester, *GATE, "--dtdispatch-any-machine"), "4 passed")
+    why = reason(failed(judged(pytester, *GATE), mismatched=1))
+    assert why.startswith("threads: 99 then, 1 now; ")
+    assert "--dtdispatch-any-machine" in why
+    passed(judged(pytester, *GATE, "--dtdispatch-any-machine"), passed=4)
 
 
 # Nothing to compare
@@ -443,19 +421,21 @@ def test_other_machine_is_mismatched_unless_allowed(pytester: pytest.Pytester) -
 def test_gate_without_saved_run_fails_but_saves(pytester: pytest.Pytester) -> None:
     write(pytester)
     both = (*MEASURED, "--benchmark-compare", "--benchmark-autosave", "--dtdispatch-fail=10%")
-    message = ("--benchmark-compare finds no saved run", "--benchmark-autosave")
-    failed(run(pytester, *both), "1 missing", *message)
-    assert_passed(run(pytester, *both), "4 passed")
+    why = reason(failed(judged(pytester, *both), missing=1))
+    assert why.startswith("--benchmark-compare finds no saved run")
+    assert "--benchmark-autosave" in why
+    passed(judged(pytester, *both), passed=4)
 
 
 def test_unmeasured_run_fails_disabled_gates(pytester: pytest.Pytester) -> None:
     save(pytester)
-    counts = run(pytester, *GATE, "--dtdispatch-metric=counts")
-    failed(counts, "disabled this run measures counts, and no times")
-    failed(run(pytester, *GATE, "--benchmark-disable"), "disabled --benchmark-disable is set")
+    counts = failed(judged(pytester, *GATE, "--dtdispatch-metric=counts"), disabled=1)
+    assert reason(counts).startswith("this run measures counts, and no times")
+    disabled = failed(judged(pytester, *GATE, "--benchmark-disable"), disabled=1)
+    assert reason(disabled).startswith("--benchmark-disable is set")
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
-    result = run(pytester, *COMPARE, "--benchmark-disable", passed=1, failed=1)
-    assert "60% judged nothing: --benchmark-disable is set" in text_of(result)
+    ran = run(pytester, *COMPARE, "--benchmark-disable", passed=1, failed=1)
+    assert "60% judged nothing: --benchmark-disable is set" in text_of(ran)
 
 
 @pytest.mark.long
@@ -466,16 +446,18 @@ def test_xdist_run_fails_disabled_gates(pytester: pytest.Pytester) -> None:
     (pytester.path / "expected.csv").write_text("gone,dispatch_hit_ns,1,0.1\n")
     others = [f"-pno:{plugin}" for plugin in OTHER_PLUGINS if plugin != "xdist"]
     result = pytester.runpytest_subprocess(*others, *GATE, "--dtdispatch-expected=expected.csv", "-n1")
-    text = failed(result, "disabled pytest-xdist runs tests in parallel", passed=1)
+    text = assert_gate_failed(result, "disabled pytest-xdist runs tests in parallel", passed=1)
     assert text.count("1 disabled") == 2
 
 
 def test_ini_thresholds_apply_only_with_a_saved_run(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ndtdispatch_fail = median:10%\n")
     write(pytester)
-    assert_passed(run(pytester, "-k", "add"))
-    assert_passed(run(pytester, *SAVE), "gate: thresholds are set, but --benchmark-compare names no saved")
-    assert_passed(run(pytester, *COMPARE), "4 passed")
+    assert run(pytester, "-k", "add").ret == pytest.ExitCode.OK
+    ran = judged(pytester, *SAVE)
+    assert (ran.result.ret, ran.run.gates) == (pytest.ExitCode.OK, ())
+    assert "gate: thresholds are set, but --benchmark-compare names no saved" in text_of(ran.result)
+    passed(judged(pytester, *COMPARE), passed=4)
 
 
 # User errors
@@ -505,13 +487,10 @@ def test_torn_saved_run_is_refused(pytester: pytest.Pytester) -> None:
         assert_refused(run(pytester, *flags), f"{path} is not JSON: ")
 
 
-THRESHOLD = {"type": "Threshold", "state": "", "field": "median", "fraction": 0.2}
-
-
-@pytest.mark.parametrize("spoiled", [{"fraction": math.nan}, {"fraction": -5}, {"field": "no"}])
-def test_invalid_saved_threshold_is_refused(pytester: pytest.Pytester, spoiled: dict[str, Any]) -> None:
+def test_invalid_saved_threshold_is_refused(pytester: pytest.Pytester) -> None:
     path = save(pytester)
-    edit(path, lambda saved: saved.update(thresholds={"test_gate.py::test_mul": [THRESHOLD | spoiled]}))
+    spoiled = {"type": "Threshold", "state": "", "field": "median", "fraction": math.nan}
+    edit(path, lambda saved: saved.update(thresholds={"test_gate.py::test_mul": [spoiled]}))
     assert_refused(run(pytester, *COMPARE), f"{path} is not a saved run: ", "hreshold")
 
 
@@ -521,12 +500,10 @@ def test_saved_run_without_our_rows_is_refused(
     path = save(pytester)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"dtdispatch": None}))
     message = f"{path} is not a saved run: nothing in it was measured with --dtdispatch"
-    result = run(pytester, *COMPARE)
-    assert_passed(result, f"not compared with the saved run: {message}")
-    assert "gate: " not in text_of(result)
+    assert uncompared(judged(pytester, *COMPARE)) == message
     assert_refused(run(pytester, *GATE), message)
     write(pytester, marker='@pytest.mark.dtdispatch(threshold="60%")')
-    failed(run(pytester, *COMPARE), f"missing {message}")
+    assert reason(failed(judged(pytester, *COMPARE), missing=1)).startswith(message)
 
 
 def test_newest_run_of_this_machine_is_compared(
@@ -539,21 +516,19 @@ def test_newest_run_of_this_machine_is_compared(
     edit(other, lambda saved: saved["environment"].update(CPU="another"))
     theirs.write_text(json.dumps(json.loads(path.read_text()) | {"dtdispatch": None}))
     newest = (*MEASURED, "--benchmark-compare", "--dtdispatch-fail=median:10%")
-    result = run(pytester, *newest)
-    assert_passed(result, f"{path.name}: 4 passed")
-    lines = [line for line in result.outlines if "passed over" in line]
-    for line, file, reason in zip(
-        lines,
-        (theirs, other, empty),
-        ("nothing in it was measured", "its CPU is 'another', not ", "it is empty"),
-        strict=True,
-    ):
+    ran = passed(judged(pytester, *newest), passed=4)
+    assert Path(ran.run.gates[0].where).name == path.name
+    lines = [line for line in ran.result.outlines if "passed over" in line]
+    whys = ("nothing in it was measured", "its CPU is 'another', not ", "it is empty")
+    for line, file, why in zip(lines, (theirs, other, empty), whys, strict=True):
         assert line.startswith(f"--benchmark-compare passed over {file}: ")
-        assert reason in line
-    any_machine = run(pytester, *newest, "--dtdispatch-any-machine")
-    assert_passed(any_machine, f"{other.name}: 4 passed")
+        assert why in line
+    ran = passed(judged(pytester, *newest, "--dtdispatch-any-machine"), passed=4)
+    assert Path(ran.run.gates[0].where).name == other.name
     path.unlink()
-    failed(run(pytester, *newest), "1 missing", "--benchmark-compare finds no saved run")
+    assert reason(failed(judged(pytester, *newest), missing=1)).startswith(
+        "--benchmark-compare finds no saved"
+    )
     assert_refused(run(pytester, *GATE, "--benchmark-compare=0002"), f"{empty} is not JSON")
 
 
@@ -562,6 +537,4 @@ def test_several_saved_runs_are_refused(pytester: pytest.Pytester) -> None:
     assert run(pytester, *SAVE).ret == pytest.ExitCode.OK
     several = (*MEASURED, "--benchmark-compare=*base")
     assert_refused(run(pytester, *several, "--dtdispatch-fail=5%"), "names 2 saved runs")
-    assert_passed(
-        run(pytester, *several), "not compared with the saved run: --benchmark-compare=*base names 2"
-    )
+    assert uncompared(judged(pytester, *several)).startswith("--benchmark-compare=*base names 2")

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin_runs import IMPORTS, assert_mistakes, assert_reported_once, measure, run, text_of
+from pytest_dtdispatch.verify.mode import FLAGS
+from pytest_dtdispatch.verify.model import Verified
+from tests.plugin_runs import (
+    IMPORTS,
+    MEASURED,
+    Judged,
+    assert_mistakes,
+    assert_reported_once,
+    judged,
+    measure,
+    run,
+    text_of,
+)
 from tests.probes import FSDP_WITHOUT_CUDA, LOCAL_TENSOR, needs
 from tests.rank_runs import run_ranks
 
@@ -38,24 +50,41 @@ def source(pytester: pytest.Pytester, text: str) -> None:
     pytester.makepyfile(test_it=text)
 
 
+def verified(pytester: pytest.Pytester, text: str, *flags: str, **outcomes: int) -> dict[str, Verified]:
+    """Measure a file on simulated ranks; return its verified steps by name."""
+    source(pytester, text)
+    return verified_of(judged(pytester, *MEASURED, LOCAL, *flags, **outcomes))
+
+
+def verified_of(ran: Judged) -> dict[str, Verified]:
+    return {result.name: result for kind, _, result in ran.run.each_result() if kind == Verified.kind}
+
+
 def test_first_line_has_the_number_of_compared_ops(pytester: pytest.Pytester) -> None:
     source(pytester, RIGHT)
     text = text_of(measure(pytester, LOCAL, "--dtdispatch-max=wrong=0", passed=1))
     assert "test_it.py::test_right: loss: 4 of 4 ops compared, 0 wrong (2 steps, " in text
 
 
-def test_wrong_op_is_listed_and_does_not_fail_without_a_limit(pytester: pytest.Pytester) -> None:
+def test_wrong_op_without_limit_is_only_reported(pytester: pytest.Pytester) -> None:
     source(pytester, WRONG)
-    text = " ".join(text_of(measure(pytester, LOCAL, passed=1)).split())
+    files = ("--dtdispatch-export=json:r.json", "--dtdispatch-export=csv:r.csv")
+    text = " ".join(text_of(measure(pytester, LOCAL, *files, passed=1)).split())
     assert "test_it.py::test_wrong: loss: 2 of 2 ops compared, 1 wrong" in text
     assert LINE in text
     assert "(forward): nan instead of 0." in text
+    [result] = json.loads((pytester.path / "r.json").read_text())["results"]
+    assert result["metrics"] == {"wrong": 1}
+    assert (result["kind"], result["calls"], result["compared"]) == ("verified", 2, 2)
+    assert [each["fault"] for each in result["wrong_ops"]] == ["values"]
+    assert "test_it.py::test_wrong::loss,wrong,1" in (pytester.path / "r.csv").read_text()
+    (pytester.path / "expected.csv").write_text("test_it.py::test_wrong::loss,wrong,1,0\n")
+    measure(pytester, LOCAL, "--dtdispatch-expected=expected.csv", passed=1)
 
 
-@pytest.mark.parametrize("flags", [["--dtdispatch-max=wrong=0"], ["-odtdispatch_max=wrong=0"]])
-def test_limit_fails_the_test_and_lists_the_op(pytester: pytest.Pytester, flags: list[str]) -> None:
+def test_limit_fails_the_test_and_lists_the_op(pytester: pytest.Pytester) -> None:
     source(pytester, WRONG)
-    text = text_of(measure(pytester, LOCAL, *flags, failed=1))
+    text = text_of(measure(pytester, LOCAL, "--dtdispatch-max=wrong=0", failed=1))
     assert "wrong=0, and there are 1 (2 of 2 ops compared)" in text
     assert LINE in text
 
@@ -76,9 +105,9 @@ def test_nothing_compared_does_not_pass(pytester: pytest.Pytester) -> None:
         f"{IMPORTS}\ndef test_plain(dtdispatch, device_mesh):\n"
         "    x = torch.rand(8)\n    dtdispatch.verify(lambda: x + x)\n",
     )
-    text = text_of(measure(pytester, LOCAL, "--dtdispatch-max=wrong=0", failed=1))
-    assert "wrong=0 judged nothing: no op was compared; 1 on plain tensors" in text
-    assert "0 of 0 ops compared" in text
+    ran = judged(pytester, *MEASURED, LOCAL, "--dtdispatch-max=wrong=0", failed=1)
+    [verdict] = ran.run.gates[0].verdicts
+    assert verdict.details == ("wrong=0 judged nothing: no op was compared; 1 on plain tensors",)
 
 
 def test_reasons_are_counted(pytester: pytest.Pytester) -> None:
@@ -96,27 +125,15 @@ def test_random(dtdispatch, device_mesh):
 
     dtdispatch.verify(step)
 """
-    source(pytester, IMPORTS + body)
-    text = " ".join(text_of(measure(pytester, LOCAL, passed=1)).split())
-    assert (
-        "not compared: 1 random; 1 without a defined result; 1 with an argument that has no full value"
-        in text
-    )
-    assert "an argument of mul.Tensor(f32[2,8]R)@4, at test_it.py:" in text
-    assert "labelled replicated, and ranks differ" in text
-
-
-def test_files_have_the_number(pytester: pytest.Pytester) -> None:
-    source(pytester, WRONG)
-    measure(pytester, LOCAL, "--dtdispatch-export=json:r.json", "--dtdispatch-export=csv:r.csv", passed=1)
-    [result] = json.loads((pytester.path / "r.json").read_text())["results"]
-    assert result["metrics"] == {"wrong": 1}
-    assert (result["kind"], result["calls"], result["compared"]) == ("verified", 2, 2)
-    assert [each["fault"] for each in result["wrong_ops"]] == ["values"]
-    assert "test_it.py::test_wrong::loss,wrong,1" in (pytester.path / "r.csv").read_text()
-    expected = Path("expected.csv")
-    (pytester.path / expected).write_text("test_it.py::test_wrong::loss,wrong,1,0\n")
-    measure(pytester, LOCAL, f"--dtdispatch-expected={expected}", passed=1)
+    [result] = verified(pytester, IMPORTS + body, passed=1).values()
+    assert result.skipped == {
+        "random": 1,
+        "without a defined result": 1,
+        "with an argument that has no full value": 1,
+    }
+    [note] = result.notes
+    assert note.startswith("an argument of mul.Tensor(f32[2,8]R)@4, at test_it.py:")
+    assert "labelled replicated, and ranks differ" in note
 
 
 def test_mistakes_are_one_line(pytester: pytest.Pytester) -> None:
@@ -159,13 +176,12 @@ def test_whole_tests_are_verified(pytester: pytest.Pytester) -> None:
         f"{LOSS}\ndef test_wrong(device_mesh):\n    loss_of(device_mesh, 5)()\n\n"
         "def test_none():\n    torch.ones(3) + 1\n",
     )
-    flags = "--dtdispatch-all", "--dtdispatch-metric=verify"
-    text = text_of(measure(pytester, LOCAL, *flags, "--dtdispatch-max=wrong=0", failed=1, passed=1))
-    assert "test_it.py::test_wrong: capture 1: 2 of 2 ops compared, 1 wrong" in text
-    assert "test_none" not in text
-    text = " ".join(text_of(measure(pytester, *flags, passed=2)).split())
-    assert "0 of 2 ops compared, 0 wrong" in text
-    assert "2 on a fake process group, whose collectives move no data: add --dtdispatch-backend local" in text
+    flags = (*MEASURED, "--dtdispatch-all", "--dtdispatch-metric=verify")
+    ran = judged(pytester, *flags, LOCAL, "--dtdispatch-max=wrong=0", failed=1, passed=1)
+    assert ran.verdicts() == {"regressed": 1}
+    [result] = verified_of(judged(pytester, *flags, passed=2)).values()
+    assert (result.calls, result.compared, result.wrong) == (2, 0, 0)
+    assert result.skipped == {f"on a fake process group, whose collectives move no data: {FLAGS}": 2}
 
 
 def test_metric_verifies_every_method(pytester: pytest.Pytester) -> None:
@@ -179,10 +195,9 @@ def test_it(dtdispatch, device_mesh):
     dtdispatch.verify(step, name="verify")
     dtdispatch.compare({"a": step, "b": step}, equal=lambda one, other: True)
 """
-    source(pytester, LOSS + body)
-    text = text_of(measure(pytester, LOCAL, "--dtdispatch-metric=verify", passed=1))
-    for name in ("capture 1", "call", "steps", "verify", "compare[a]", "compare[b]"):
-        assert f"test_it.py::test_it: {name}: 2 of 2 ops compared, 1 wrong" in text
+    found = verified(pytester, LOSS + body, "--dtdispatch-metric=verify", passed=1)
+    assert list(found) == ["capture 1", "call", "steps", "verify", "compare[a]", "compare[b]"]
+    assert all((each.calls, each.compared, each.wrong) == (2, 2, 1) for each in found.values())
 
 
 def test_other_measurements_beside_it(pytester: pytest.Pytester) -> None:
@@ -227,6 +242,7 @@ def test_it(dtdispatch, device_mesh):
     assert "FSDP2 does not run on simulated ranks: add --dtdispatch-backend gloo --dtdispatch-nproc 2" in text
 
 
+@pytest.mark.long
 def test_ranks_are_compared_and_agree(tmp_path: Path) -> None:
     body = """
 def test_wrong(dtdispatch, device_mesh):
