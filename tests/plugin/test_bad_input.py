@@ -32,18 +32,6 @@ def test_next(dtdispatch, device_mesh):
         a + a
     assert len(book.measurements()) == 1
 """
-OPEN_GROUP = """
-from torch.distributed.tensor import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
-
-@pytest.fixture(scope="module", autouse=True)
-def own_group():
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-    group = dist.group.WORLD
-    yield group
-    assert dist.group.WORLD is group
-    dist.destroy_process_group()
-"""
 
 
 def test_rank_without_other_ranks_is_refused(
@@ -176,54 +164,7 @@ def test_mistake_is_reported_at_its_line_without_leftovers(
     assert_mistakes(pytester, mistakes, *flags)
 
 
-def test_missing_device_is_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    source = "def test_mesh(device_mesh): pass\ndef test_group(process_group): pass"
-    result = measure_source(pytester, source, "--dtdispatch-device=cuda", errors=2)
-    body, _, _ = text_of(result).partition("short test summary info")
-    assert body.count("device cuda: torch") == 2
-    assert "pytest_dtdispatch/" not in body
-
-
 # Process groups of the user
-
-
-def test_fixtures_use_and_never_destroy_the_user_group(pytester: pytest.Pytester) -> None:
-    source = f"""{OPEN_GROUP}
-def test_fits(dtdispatch, device_mesh, process_group, own_group):
-    assert process_group is own_group
-    a = sharded(device_mesh)
-    with dtdispatch.capture() as book:
-        a + a
-    assert len(book.measurements()) == 1
-
-@pytest.mark.dtdispatch(mesh=(2, 4))
-def test_is_smaller(device_mesh): pass
-
-@pytest.mark.dtdispatch(mesh=(1,), backend="gloo", device="cpu")
-def test_is_another(device_mesh): pass
-
-def test_is_alive(own_group):
-    assert dist.group.WORLD is own_group
-    assert dist.get_world_size() == 4
-"""
-    result = measure_source(pytester, source, passed=2, errors=2)
-    message = (
-        "mesh 2x4 needs 8 ranks, and the process group that is open has 4: it was open before the test; "
-    )
-    assert_reported_once(result, f"{message}destroy it first, or use a smaller mesh")
-    assert_reported_once(result, "backend gloo was requested, and the open process group is fake")
-
-
-def test_destroying_the_group_in_a_test_is_allowed(pytester: pytest.Pytester) -> None:
-    source = f"""
-def test_destroys(dtdispatch, a):
-    with dtdispatch.capture():
-        a + a
-    dist.destroy_process_group()
-{THEN_CLEAN}
-"""
-    measure_source(pytester, source, passed=2)
 
 
 # Captures that do not end properly

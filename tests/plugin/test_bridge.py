@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch.plugin.settings import ROUNDS
 from tests.plugin_runs import (
     ADD,
-    ADDS,
     ALONE,
     IMPORTS,
     MEASURED,
@@ -77,14 +75,6 @@ def test_saved_row_has_names_groups_and_proof(pytester: pytest.Pytester) -> None
     counts = {state: row["stats"]["rounds"] for state, row in by_state.items()}
     assert counts == {"cold": 2, "miss": 2, "hit": 6, "local": 6}
     assert all(len(row["stats"]["data"]) == counts[state] for state, row in by_state.items())
-
-
-@pytest.mark.usefixtures("scripted")
-def test_saved_run_has_every_round(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(f"{IMPORTS}{ADDS}")
-    _, found = rows(pytester, "--dtdispatch-rounds=auto")
-    counts = {row["params"]["state"]: row["stats"]["rounds"] for row in found}
-    assert counts["miss"] == ROUNDS
 
 
 THREADS = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -128,20 +130,15 @@ def test_intended_ends_pass(config: Any, error: BaseException, when: str) -> Non
     assert not problems(config)
 
 
-HOOKS = """
-import functools, inspect
-from pytest_dtdispatch.plugin.{module} import {name} as Plugin
-
-def hook(*args, **kwargs):
+def raise_now(*args: object, **kwargs: object) -> None:
     raise ZeroDivisionError
 
-def wrapper(*args, **kwargs):
+
+def raise_late(*args: object, **kwargs: object) -> Generator[None, Any, None]:
     yield
     raise ZeroDivisionError
 
-original = Plugin.{hook}
-Plugin.{hook} = functools.wraps(original)(wrapper if inspect.isgeneratorfunction(original) else hook)
-"""
+
 TESTS = """
 import pytest
 from pytest_dtdispatch.core.results import Count
@@ -156,25 +153,28 @@ def test_deselected():
 """
 
 
-def guarded_hooks() -> list[tuple[str, str, str]]:
-    plugins = (session.Session, ending.Ending, pytest_benchmark.Bridge)
-    return [
-        (plugin.__module__.rpartition(".")[2], plugin.__name__, hook)
-        for plugin in plugins
-        for hook in vars(plugin)
-        if hook.startswith("pytest_") and hook not in UNGUARDED and "benchmark" not in hook
-    ]
+GUARDED = [
+    pytest.param(plugin, hook, id=f"{plugin.__name__}.{hook}")
+    for plugin in (session.Session, ending.Ending, pytest_benchmark.Bridge)
+    for hook in vars(plugin)
+    if hook.startswith("pytest_") and hook not in UNGUARDED and "benchmark" not in hook
+]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("module", "name", "hook"), guarded_hooks())
-def test_raising_hook_ends_no_session(pytester: pytest.Pytester, module: str, name: str, hook: str) -> None:
-    pytester.makeconftest(HOOKS.format(module=module, name=name, hook=hook))
+@pytest.mark.torch
+@pytest.mark.parametrize(("plugin", "hook"), GUARDED)
+def test_raising_hook_ends_no_session(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, plugin: type, hook: str
+) -> None:
+    from tests.plugin_runs import run, text_of
+
+    original = vars(plugin)[hook]
+    raises = raise_late if inspect.isgeneratorfunction(original) else raise_now
+    monkeypatch.setattr(plugin, hook, functools.wraps(original)(raises))
     pytester.makepyfile(TESTS)
-    result = pytester.runpytest_subprocess("--dtdispatch", "-k", "count")
-    output = result.stdout.str() + result.stderr.str()
-    assert "INTERNALERROR" not in output
-    assert "ZeroDivisionError" in output
+    result = run(pytester, "--dtdispatch", "-k", "count")
+    assert "INTERNALERROR" not in text_of(result)
+    assert "ZeroDivisionError" in text_of(result)
     if hook in STARTS:
         assert result.ret == pytest.ExitCode.USAGE_ERROR
     else:

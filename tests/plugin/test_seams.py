@@ -39,21 +39,21 @@ SAMPLER = """
 
     register_sampler(ThreadTime())
 """
-# 20 ms of sleep use no CPU time.
+# Sleeping uses no CPU time.
 TESTS = """
 import time
 
 def test_mul(dtdispatch, a):
     def mul():
-        time.sleep(0.02)
-        sum(range(200_000))  # long enough that a busy machine does not double it
+        time.sleep(0.01)
+        sum(range(20_000))
         return a * a
 
     dtdispatch.call(mul, name="mul")
 """
 MUL = "test_it.py::test_mul::mul"
 METRIC = "--dtdispatch-metric=thread-cpu"
-SLEEP_S = 0.02
+SLEEP_S = 0.01
 
 
 @pytest.fixture(autouse=True)

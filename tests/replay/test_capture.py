@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import conv2d
@@ -23,7 +22,7 @@ from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from tests.conftest import Capture
 from tests.measured_runs import Make, NamingMode, captured
-from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, needs, needs_rule, needs_that
+from tests.probes import NATIVE_CACHE, needs, needs_rule
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
 
@@ -216,22 +215,6 @@ def test_mode_that_hides_no_dtensor_op_is_accepted(
 
 
 # Compiled code
-
-
-@needs_that(compiles_once_under_a_mode)
-def test_compiled_code_stays_compiled_under_a_capture(shard: Make) -> None:
-    a = shard(8, 8)
-    graphs = CompileCounter()
-    torch._dynamo.reset()
-    double = torch.compile(lambda x: x + x, backend=graphs)
-    book = ResultStore()
-    with SignatureCapture(book, Plan(1, 1)):
-        first, second = double(a), double(a)
-    assert graphs.frame_count == 1
-    assert torch.equal(first.to_local(), (a + a).to_local())
-    assert torch.equal(second.to_local(), (a + a).to_local())
-    assert [(m.op, m.calls) for m in book.measurements()] == [("add.Tensor", 2)]
-    torch._dynamo.reset()
 
 
 def test_compiling_inside_a_capture_does_not_warn(shard: Make) -> None:

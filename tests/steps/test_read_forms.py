@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from pytest_dtdispatch.steps.counter import StepCounter
+from pytest_dtdispatch.steps.events import Read
 from pytest_dtdispatch.steps.model import StepCounts
 
 pytestmark = pytest.mark.torch
@@ -90,7 +91,11 @@ PLAIN: dict[str, tuple[int, Callable[[], Any]]] = {
     "nonzero(out=)": (1, lambda: torch.nonzero(MASK, out=torch.empty(0, dtype=torch.long))),
     "nonzero(as_tuple=)": (1, lambda: MASK.nonzero(as_tuple=True)),
     "boolean index": (1, lambda: X[MASK]),
+    "where": (1, lambda: torch.where(MASK)),
+    "boolean assignment": (1, lambda: X.clone().__setitem__(MASK, torch.zeros(3))),
     "masked_select": (1, lambda: X.masked_select(MASK)),
+    "equal": (1, lambda: torch.equal(X, X)),
+    "unique of rows": (1, lambda: X.unique(dim=0)),
     "unique": (1, X.unique),
     "bincount": (1, CLASSES.bincount),
     "repeat_interleave": (1, lambda: CLASSES.repeat_interleave(CLASSES)),
@@ -125,6 +130,12 @@ PLAIN: dict[str, tuple[int, Callable[[], Any]]] = {
     "scalar_tensor": (0, lambda: bool(torch.scalar_tensor(3.0) > 2)),
     "mask of numbers": (0, lambda: X[torch.tensor([True, False])]),
     "start of narrow": (0, lambda: X.narrow(0, torch.tensor(0), 1)),
+    "repeats of known size": (0, lambda: CLASSES.repeat_interleave(CLASSES, output_size=3)),
+    "assignment of a number": (0, lambda: X.clone().__setitem__(MASK, 0)),
+    "masked_fill": (0, lambda: X.masked_fill(MASK, 0)),
+    "index of a tensor": (0, lambda: CLASSES[CLASSES]),
+    "seed": (0, lambda: torch.manual_seed(0)),
+    "meta": (0, lambda: repr(torch.empty(2, device="meta"))),
     "to": (0, lambda: X.to("cpu")),
     "copy_": (0, lambda: torch.empty(2, 3).copy_(X)),
     "copy": (0, lambda: (copy.copy(X), copy.deepcopy(X))),
@@ -217,6 +228,23 @@ def counted(step: Callable[[], Any]) -> StepCounts:
 def test_each_wait_is_one_read(name: str) -> None:
     expected, step = PLAIN[name]
     assert len(counted(step).reads) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        *(("item", "item"), ("alpha", "item"), ("tolist", "tolist"), ("numpy", "numpy"), ("cpu", "cpu")),
+        *(("print", "print"), ("nonzero", "nonzero"), ("where", "nonzero"), ("boolean index", "nonzero")),
+        *((name, name) for name in ("masked_select", "equal", "unique", "repeat_interleave")),
+    ],
+)
+def test_read_has_the_name_of_its_function_and_its_line(name: str, op: str) -> None:
+    _, step = PLAIN[name]
+    [event] = counted(lambda: step()).events
+    assert isinstance(event, Read)
+    assert (event.op, event.is_partial) == (op, False)
+    assert event.place is not None
+    assert event.place.line_text.startswith("tests/steps/test_read_forms.py:")
 
 
 @pytest.mark.parametrize("name", ON_DTENSORS)

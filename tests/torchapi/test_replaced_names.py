@@ -24,7 +24,6 @@ from pytest_dtdispatch.torchapi.reads import METHODS
 
 pytestmark = pytest.mark.torch
 
-METHOD_NAMES = tuple(METHODS.values())
 POINTS_BY_NAME: dict[str, Point] = {
     **POINTS,
     **{f"{each.name} {point.names[0]}": point for point, each in CONVERTERS.items()},
@@ -97,28 +96,30 @@ def attribute(name: str) -> Any:
     return getattr(owners[attribute], attribute)
 
 
-QUICK = (
-    "tolist",
-    "numpy",
-    "cpu",
-    "print",
-    "constructor",
-    "from_local",
-    "to_local",
-    "native",
-    "backward",
-    "redis",
-)
-PARAMETERS = [pytest.param(name, marks=() if name.startswith(QUICK) else pytest.mark.long) for name in NAMES]
+class Compared(NamedTuple):
+    """An attribute and its properties, before and while every name is replaced."""
+
+    original: Any
+    before: Facts
+    inside: Any
+    during: Facts
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_replaced_name_equals_the_original(name: str) -> None:
-    original = attribute(name)
-    table = {original: "found"}
-    before = facts(original, table)
+@pytest.fixture(scope="module")
+def compared() -> dict[str, Compared]:
+    """Replace every name once."""
+    originals = {name: attribute(name) for name in NAMES}
+    tables = {name: {original: "found"} for name, original in originals.items()}
+    before = {name: facts(original, tables[name]) for name, original in originals.items()}
     with everything_replaced():
-        inside, during = attribute(name), facts(attribute(name), table)
+        inside = {name: attribute(name) for name in NAMES}
+        during = {name: facts(inside[name], tables[name]) for name in NAMES}
+    return {name: Compared(originals[name], before[name], inside[name], during[name]) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replaced_name_equals_the_original(name: str, compared: dict[str, Compared]) -> None:
+    original, before, inside, during = compared[name]
     if name.startswith("compiled_code"):  # replaced only in repetitions
         before, during = before._replace(pickled=None), during._replace(pickled=None)
     assert during == before
