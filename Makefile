@@ -27,12 +27,13 @@ test: $(VENV)/ready
 test-unit: $(VENV)/ready
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not torch and not long and not sweep" $(ARGS)
 
-# Faults of many ranks, runs under callgrind, complete A/B runs, and the cases that `test` only samples.
+# Faults of many ranks, runs under callgrind, complete A/B runs, and a sample of what `test-sweep` tests in full.
 # Two files at a time, since many of them wait for other processes; none depends on real time.
 test-long: $(VENV)/ready
 	$(BIN)/python -m pytest -m "long and not sweep" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# All of torch's op database, of the atlas and of the private names in use: over half an hour.
+# All of torch's op database, of the atlas and of the private names in use, all twins and rewordings of advice, and the
+# cases, models, layouts and faults of ranks beyond the fixed sample in `test` and `test-long`: over an hour.
 # `SWEEP_SHARD=1/2 make test-sweep` takes half of the database.
 test-sweep: $(VENV)/ready
 	$(BIN)/python -m pytest -m sweep -s $(ARGS)

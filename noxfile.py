@@ -42,7 +42,7 @@ ALONE = ("-p", "no:cacheprovider", "-rs", "-m", "not long and not sweep")
 IN_PAIRS = (*ALONE, "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 # Of the long tests, those whose interfaces of torch differ most between its versions.
 DIFFERING = "rank or fsdp or freed or without_a_name or scripts or nothing_behind or decoding"
-RANKS = ("-p", "no:cacheprovider", "-rs", "-m", "long and not sweep", "-k", DIFFERING)
+RANKS = ("-p", "no:cacheprovider", "-rs", "-m", "long", "-k", DIFFERING)
 QUICK = ("--dtdispatch", "--dtdispatch-rounds=5", "--dtdispatch-max-time=0.2")
 SUITE = (*QUICK, "--pyargs", "pytest_dtdispatch.suite")
 BUILD = "import sys; from hatchling.build import build_wheel as build; print(build(sys.argv[1]))"

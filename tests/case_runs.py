@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 CASES = Path(__file__).with_name("cases")
 SECONDS = 300  # limit of one session
 
@@ -18,6 +20,13 @@ SECONDS = 300  # limit of one session
 def programs(folder: str) -> list[str]:
     """Return the names of the programs in a folder of tests/cases."""
     return sorted(path.stem for path in (CASES / folder).glob("test_*.py"))
+
+
+def selected(request: pytest.FixtureRequest, **params: str) -> list[str]:
+    """Return the programs of the selected tests of a file with these parameters, each once."""
+    specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+    found = [spec.params for spec in specs if spec and params.items() <= spec.params.items()]
+    return [*dict.fromkeys(each["program"] for each in found if "program" in each)]
 
 
 def failures(

@@ -43,6 +43,7 @@ def test_quick_program_is_right(quick: dict[str, list[str]], program: str) -> No
 
 
 @pytest.mark.long
+@pytest.mark.sweep
 @pytest.mark.parametrize("program", OTHERS)
 def test_program_is_right(others: dict[str, list[str]], program: str) -> None:
     assert others[program] == []

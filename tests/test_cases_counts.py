@@ -35,9 +35,13 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     chosen = [name for name in OTHERS if name not in SKIPPED]
-    found = failures("counts", tmp_path_factory.mktemp("others"), programs=chosen)
-    simulated = tmp_path_factory.mktemp("simulated")
-    return found | failures("counts", simulated, "--dtdispatch-backend", "local", programs=SIMULATED)
+    return failures("counts", tmp_path_factory.mktemp("others"), programs=chosen)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    folder = tmp_path_factory.mktemp("simulated")
+    return failures("counts", folder, "--dtdispatch-backend", "local", programs=SIMULATED)
 
 
 @pytest.mark.parametrize("program", [PROGRAMS[name] for name in QUICK])
@@ -46,6 +50,13 @@ def test_quick_program_is_right(quick: dict[str, list[str]], program: str) -> No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("program", [PROGRAMS[name] for name in (*OTHERS, *SIMULATED)])
+@pytest.mark.sweep
+@pytest.mark.parametrize("program", [PROGRAMS[name] for name in OTHERS])
 def test_program_is_right(others: dict[str, list[str]], program: str) -> None:
     assert others[program] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", SIMULATED)
+def test_simulated_program_is_right(simulated: dict[str, list[str]], program: str) -> None:
+    assert simulated[program] == []

@@ -9,27 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from tests.case_runs import CASES, failures, programs
+from tests.case_runs import CASES, failures, programs, selected
 
 pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 RESTARTED = [name for name in programs("ranks") if name.startswith("test_restart")]
-OTHERS = [name for name in programs("ranks") if name not in RESTARTED]
+SAMPLE = [*RESTARTED, "test_first_difference"]  # `make test-sweep` runs all
+PROGRAMS = [
+    pytest.param(name, marks=[pytest.mark.sweep] * (name not in SAMPLE)) for name in programs("ranks")
+]
 TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1 -m pytest"
 
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Return the failures of all programs: the restarted ones run in one start of two ranks."""
+def failed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Return the failures of the selected programs: the restarted ones run in one start of two ranks."""
     launcher = (sys.executable, *TORCHRUN.split())
     flags = ("--dtdispatch-timeout=20", "--dtdispatch-max=misses=0,collectives=1")
     restarted = failures(
         "ranks", tmp_path_factory.mktemp("restarted"), *flags, programs=RESTARTED, launcher=launcher
     )
-    return {**restarted, **failures("ranks", tmp_path_factory.mktemp("others"), programs=OTHERS)}
+    others = [name for name in selected(request) if name not in RESTARTED]
+    return {**restarted, **failures("ranks", tmp_path_factory.mktemp("others"), programs=others)}
 
 
-@pytest.mark.parametrize("program", programs("ranks"))
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_program_on_ranks_is_right(program: str, failed: dict[str, list[str]]) -> None:
     assert failed.get(program) == []
 

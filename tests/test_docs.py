@@ -134,9 +134,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not IS_OF_THE_PAGES, reason="the pages show the output of another torch")
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the files of a clone")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "README.md" else [pytest.mark.long]) for name in WALKED]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", WALKED)
 def test_documented_commands_print_the_documented_output(
     tmp_path: Path, environment: dict[str, str], name: str
 ) -> None:

@@ -19,7 +19,7 @@ from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.report.run import read_run
 from tests.plugin_runs import ALONE, IMPORTS
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long, pytest.mark.sweep]
 
 ROOT = Path(__file__).parents[1]
 HOOK = ROOT / "tests" / "sentence_hook.py"

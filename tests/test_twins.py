@@ -14,12 +14,14 @@ from tests.probes import FSDP_WITHOUT_CUDA, needs
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, needs(FSDP_WITHOUT_CUDA)]
 
+SWEEP = [pytest.mark.long, pytest.mark.sweep]
+
 
 def selected(entries: Iterable[Entry]) -> list[Any]:
-    """Return quick entries without a mark, and all entries marked ``long``."""
+    """Return quick entries for ``make test-long``, and all entries for ``make test-sweep``."""
     every = list(entries)
-    quick = [pytest.param(entry, id=entry.id) for entry in every if entry.is_quick]
-    return quick + [pytest.param(entry, id=f"{entry.id}, long", marks=pytest.mark.long) for entry in every]
+    quick = [pytest.param(entry, id=entry.id, marks=pytest.mark.long) for entry in every if entry.is_quick]
+    return quick + [pytest.param(entry, id=f"{entry.id}, sweep", marks=SWEEP) for entry in every]
 
 
 def test_table_has_distinct_entries() -> None:

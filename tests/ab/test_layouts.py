@@ -48,7 +48,11 @@ COPIED, CHECKOUT = "site", "repository/python"
 
 @pytest.mark.parametrize(
     ("path", "conftest", "flags", "status"),
-    [(CHECKOUT, "", [], 1), (COPIED, "", [], 2), ("", CHECKOUT, ["--install"], 1)],
+    [
+        pytest.param(CHECKOUT, "", [], 1, marks=pytest.mark.sweep),
+        (COPIED, "", [], 2),
+        ("", CHECKOUT, ["--install"], 1),
+    ],
     ids=["PYTHONPATH", "copy", "conftest and installed"],
 )
 def test_head_is_measured_or_refused(

@@ -98,9 +98,12 @@ CASES: dict[str, tuple[Callable[[DeviceMesh, Watch, Open], None], MeshSpec, tupl
 }
 
 
+LONG = ("Transformer, FSDP2 and tensor parallelism", "Llama decoding on simulated ranks")
+
+
 def marks(name: str) -> Iterator[pytest.MarkDecorator]:
     if name != "Llama trained":
-        yield from (pytest.mark.slow, pytest.mark.long)
+        yield from (pytest.mark.slow, pytest.mark.long, *[pytest.mark.sweep] * (name not in LONG))
     if "FSDP2" in name:
         yield needs(FSDP_WITHOUT_CUDA)
     if "simulated" in name:
@@ -185,6 +188,7 @@ def test_measured_embedding_does_not_change_later_lookups(
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.sweep
 @pytest.mark.parametrize("program", ["Llama trained"], indirect=True)
 def test_timed_calls_do_not_change_model_results(program: Program, plain: Watch) -> None:
     timed = TimeCaptureMode(repeat_count=2)

@@ -9,13 +9,14 @@ from tests.models.training_steps import METHODS, differences, small_trainings
 
 pytestmark = [pytest.mark.torch, pytest.mark.long]
 
-NAMES = (
-    "MLP, SGD",
+SWEEP = pytest.mark.sweep
+NAMES = [
+    pytest.param("MLP, SGD", marks=SWEEP),
     "tensor-parallel MLP, AdamW foreach",
     "reentrant checkpoint",
-    "optimizer in backward",
-    "torch.func",
-)
+    pytest.param("optimizer in backward", marks=SWEEP),
+    pytest.param("torch.func", marks=SWEEP),
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -50,6 +50,7 @@ def test_codspeed_run_measures_nothing_with_reason(pytester: pytest.Pytester) ->
     result.stdout.fnmatch_lines(["*1 benchmarked*"])
 
 
+@pytest.mark.long
 @needs_xdist
 def test_xdist_run_measures_nothing_with_one_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(f"{TEN_LINES}        assert not dtdispatch.enabled", test_plain="def test_a(): pass")
@@ -105,6 +106,7 @@ def test_our_section_survives_a_failed_benchmark_grouping(pytester: pytest.Pytes
     result.stderr.fnmatch_lines(["*TypeError: 'NoneType' object is not subscriptable"])
 
 
+@pytest.mark.long
 @needs_xdist
 def test_invalid_marker_is_reported_under_xdist(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.dtdispatch(round=1)\ndef test_bad(): pass\n")

@@ -27,6 +27,7 @@ from tests.rank_runs import (
     run_ranks,
 )
 
+# A sample of the faults runs in `make test-long`, all of them in `make test-sweep`.
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.long]
 
 STARTS_WITHIN_S = 45.0  # three ranks import torch on two busy cores
@@ -129,6 +130,7 @@ def test_killed_rank_is_named(tmp_path: Path, results: Path) -> None:
     assert results.read_text() == EARLIER
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(sys.platform != "linux", reason="torch prints stacks of fatal signals only on Linux")
 def test_native_stack_of_an_aborted_rank_is_shown(tmp_path: Path) -> None:
     (tmp_path / "test_faults.py").write_text(f"{IMPORTS}\n{GOOD}\n{ABORTS}")
@@ -148,6 +150,7 @@ def test_hanging_rank_is_named_with_its_stack(tmp_path: Path, results: Path) -> 
     assert results.read_text() == saved.read_text() == EARLIER
 
 
+@pytest.mark.sweep
 def test_hanging_rank_zero_is_named_by_rank_one(tmp_path: Path) -> None:
     run = fail_on_ranks(tmp_path, HANGS.format(rank=0), launcher=by_torchrun)
     cause = f"rank 0 did not end the call of test_faults.py::test_bad within {TIMEOUT_S} s"
@@ -158,7 +161,10 @@ def test_hanging_rank_zero_is_named_by_rank_one(tmp_path: Path) -> None:
     ("body", "message"),
     [
         ("def test_more(): pass", "ranks collected different tests: rank 1 also has {}::test_more"),
-        ("import no_such_module", f"rank 1 could not collect {{}}: ModuleNotFoundError: {NO_MODULE}"),
+        pytest.param(
+            *("import no_such_module", f"rank 1 could not collect {{}}: ModuleNotFoundError: {NO_MODULE}"),
+            marks=pytest.mark.sweep,
+        ),
     ],
     ids=["other tests", "no module"],
 )
@@ -168,6 +174,7 @@ def test_rank_with_different_collection_fails_before_tests(tmp_path: Path, body:
     assert "no tests ran" in run.text
 
 
+@pytest.mark.sweep
 def test_conftest_import_error_of_one_rank_is_shown(tmp_path: Path) -> None:
     on_one = 'import os\nif os.environ.get("RANK") == "1":\n    import no_such_module\n'
     (tmp_path / "conftest.py").write_text(on_one)
@@ -176,6 +183,7 @@ def test_conftest_import_error_of_one_rank_is_shown(tmp_path: Path) -> None:
     assert NO_MODULE in run.text
 
 
+@pytest.mark.sweep
 def test_rank_that_exits_early_is_named_with_reason(tmp_path: Path) -> None:
     run = fail_on_ranks(tmp_path, LEAVES)
     assert "failed: rank 1 ended early and did not end the call of test_faults.py::test_bad" in run.text
@@ -230,7 +238,10 @@ def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rank", "is_open", "message"),
     [
-        (0, True, "rank 0 cannot open a store: the port of 127.0.0.1:{port} is in use"),
+        pytest.param(
+            *(0, True, "rank 0 cannot open a store: the port of 127.0.0.1:{port} is in use"),
+            marks=pytest.mark.sweep,
+        ),
         (1, False, "rank 1 finds no store at 127.0.0.1:{port} within 2 s"),
     ],
 )
@@ -256,6 +267,7 @@ def test_bad(dtdispatch, device_mesh):
 """
 
 
+@pytest.mark.sweep
 def test_lost_store_ends_every_rank(tmp_path: Path) -> None:
     (tmp_path / "test_faults.py").write_text(f"{IMPORTS}\n{GOOD}\n{WAITS_FOR_THE_END}")
     stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]  # type: ignore[attr-defined]
@@ -272,8 +284,10 @@ def test_lost_store_ends_every_rank(tmp_path: Path) -> None:
     assert "1 failed, 1 passed" in run.text or "1 passed, 1 error" in run.text
 
 
-@pytest.mark.parametrize("hook", ["pytest_sessionfinish", "pytest_unconfigure"])
-@pytest.mark.parametrize("status", [0, 1])
+@pytest.mark.parametrize(
+    ("hook", "status"),
+    [("pytest_sessionfinish", 0), pytest.param("pytest_unconfigure", 1, marks=pytest.mark.sweep)],
+)
 def test_rank_that_dies_after_its_last_test_is_reported(tmp_path: Path, hook: str, status: int) -> None:
     dies = f"def {hook}(): os.environ['RANK'] == '1' and os.kill(os.getpid(), 9)"
     slow = "def pytest_terminal_summary(): time.sleep(1)"

@@ -328,6 +328,7 @@ def test_swallowed(dtdispatch, device_mesh):
 """
 
 
+@pytest.mark.long
 def test_ranks_judge_own_counts_and_shuffle_equally(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(SHUFFLES)
     tests = (f"def test_{number}(device_mesh): assert device_mesh.size() == 2\n" for number in range(8))

@@ -78,7 +78,7 @@ TESTS = UNEVEN.count("\ndef test_")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.sweep) for ranks in (3, 4))])
 def test_randomly_delayed_ranks_stay_synchronized(tmp_path: Path, ranks: int) -> None:
     (tmp_path / "test_uneven.py").write_text(f"{IMPORTS}\n{UNEVEN}")
     run = run_ranks(tmp_path, ranks, "-o", "dtdispatch_compile_rounds=1")

@@ -80,6 +80,7 @@ def test_step(dtdispatch, device_mesh, program, is_wrong):
 """
 
 
+@pytest.mark.long
 def test_wrong_programs_differ_from_plain_twins(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(PROGRAMS)
     result = run_ranks(tmp_path, 2, "--dtdispatch-backend=gloo", "--dtdispatch-metric=verify", "-s")

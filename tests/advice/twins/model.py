@@ -30,7 +30,7 @@ class Entry:
         shape: shape of the mesh.
         names: names of the mesh dimensions; may be empty.
         tolerance: absolute and relative tolerance of results; None for the tolerance of their dtype.
-        is_quick: whether ``make test`` runs it.
+        is_quick: whether ``make test-long`` runs it.
         needs_times: whether the rule is based on times, so that a budget of the step is measured. On a busy
             machine such a rule may be silent.
     """
