@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from pytest_dtdispatch.api import DtDispatch
 from pytest_dtdispatch.errors import MeasurementError, UnequalError
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 ONE = "Tensor-likes are not equal! Mismatched elements: 1 /"
 

@@ -7,7 +7,7 @@ import pytest
 from tests.plugin_runs import measure, run, text_of
 from tests.probes import fused_adamw_leaks_specs, is_replanned_for_scalar_value, on_a_fake_mesh
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
 
 # Tensor parallelism: feed-forward blocks on DTensors, and on local tensors.
 LLAMA = """import types

@@ -27,7 +27,7 @@ from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, Steps
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap", "nothing_stays")]
 
 SHORT = Plan(rounds=2, repeat=2)
 

@@ -26,7 +26,7 @@ from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from tests.measured_runs import NamingMode, captured, measured_call
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from pytest_dtdispatch.steps.table import judge
 from pytest_dtdispatch.torchapi.tensors import wait_for
 from tests.probes import needs
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap", "nothing_stays")]
 
 CONTEXT = "torch.distributed.tensor._utils.ExplicitRedistributionContext"
 FILE = Path(__file__).name

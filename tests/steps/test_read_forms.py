@@ -26,7 +26,7 @@ from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.events import Read
 from pytest_dtdispatch.steps.model import StepCounts
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 X = torch.arange(6.0).view(2, 3)
 MASK = X > 2

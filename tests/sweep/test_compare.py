@@ -14,7 +14,7 @@ from tests.sweep.compare import Compared
 from tests.sweep.programs import Program
 from tests.sweep.sweeping import quiet
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
 
 RESULTS: list[Any] = []
 

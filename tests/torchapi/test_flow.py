@@ -19,7 +19,7 @@ from pytest_dtdispatch.steps.model import StepCalls, StepCounts
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from tests.probes import FSDP_WITHOUT_CUDA, needs, needs_rule
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
 Write = Callable[[Any], object]
 

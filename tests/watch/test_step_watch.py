@@ -21,7 +21,7 @@ from tests.measured_runs import NamingMode
 from tests.steps.test_measure import on_mesh
 from tests.threads import in_thread
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_stays")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap", "nothing_stays")]
 
 Step = Callable[[int], Any]
 
