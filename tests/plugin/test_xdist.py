@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.report.run import ReportedRun, read_run
-from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, run, text_of
+from tests.plugin_runs import IMPORTS, OTHER_PLUGINS, text_of
 from tests.probes import needs_plugin
 
 pytestmark = [pytest.mark.torch, pytest.mark.long, needs_plugin("xdist")]
@@ -50,40 +50,30 @@ def reported(pytester: pytest.Pytester, *flags: str) -> tuple[pytest.RunResult, 
     return result, read_run(Path("run.json"))
 
 
-def verdicts_of(gate: Judgement) -> dict[RowId, RowVerdict]:
-    return {row.row: row for row in gate.verdicts}
+def verdicts_of(run: ReportedRun) -> dict[RowId, RowVerdict]:
+    return {row.row: row for gate in run.gates for row in gate.verdicts}
 
 
 def test_workers_report_the_same_as_one_process(suite: pytest.Pytester) -> None:
-    """Tests that workers deselect are not missing from a file of expected results."""
-    limits = "--dtdispatch-max=calls=2,recompiles=0"
-    run(suite, *COUNTS, limits, "--dtdispatch-export=csv:one.csv")
-    one = read_run(Path("run.json"))
+    flags = ("--dtdispatch-max=calls=2,recompiles=0",)
+    of_one, one = reported(suite, *flags, "--dtdispatch-export=csv:one.csv")
+    of_two, two = reported(suite, *flags, "--dtdispatch-export=csv:two.csv", "-n2")
+    assert of_one.ret == of_two.ret == pytest.ExitCode.TESTS_FAILED
     assert len(one.results["steps"]) == 5
-    rows = Path("one.csv").read_text().splitlines()
-    expected = "".join(f"{row},0\n" for row in rows if ",calls," not in row)
-    Path("expected.csv").write_text(f"{expected}test_suite.py::test_gone::x,collectives,1,0\n")
-    flags = (
-        "--dtdispatch-expected=expected.csv",
-        "--dtdispatch-export=csv:two.csv",
-        "-n2",
-        "-knot test_capture",
-    )
-    result, two = reported(suite, limits, *flags)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert two.results["steps"] == {
-        test: found for test, found in one.results["steps"].items() if "test_capture" not in test
-    }
-    assert sorted(Path("two.csv").read_text().splitlines()) == sorted(
-        row for row in rows if "::test_capture::" not in row
-    )
-    of_one, of_two, of_expected = map(verdicts_of, (*one.gates, *two.gates))
-    assert of_two == {row: each for row, each in of_one.items() if "test_capture" not in row.test}
-    found = {row.test.rpartition("::")[2]: str(each.verdict) for row, each in of_two.items()}
+    assert {**two.results} == {**one.results}
+    rows = [sorted(Path(name).read_text().splitlines()) for name in ("one.csv", "two.csv")]
+    assert rows[0] == rows[1]
+    assert verdicts_of(one) == verdicts_of(two)
+    found = {row.test.rpartition("::")[2]: str(each.verdict) for row, each in verdicts_of(two).items()}
     assert found["test_steps[3]"] == "regressed"
     assert found["test_expected_failure"] == "passed"
     assert found[""] == "missing", "nothing was compiled"
-    failing = {row: str(each.verdict) for row, each in of_expected.items() if each.verdict != "passed"}
+    # Tests that workers deselect are not missing from a file of expected results.
+    expected = "".join(f"{row},0\n" for row in rows[0] if ",calls," not in row)
+    Path("expected.csv").write_text(f"{expected}test_suite.py::test_gone::x,collectives,1,0\n")
+    result, run = reported(suite, "--dtdispatch-expected=expected.csv", "-n2", "-knot test_capture")
+    failing = {row: str(each.verdict) for row, each in verdicts_of(run).items() if each.verdict != "passed"}
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert failing == {RowId("test_suite.py::test_gone", "x"): "missing"}
 
 
@@ -91,8 +81,7 @@ def test_dead_worker_is_a_verdict(suite: pytest.Pytester) -> None:
     suite.makepyfile(test_dies="import os\n\ndef test_dies(dtdispatch): os._exit(3)")
     result, run = reported(suite, "-n2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    [gate] = run.gates
-    lost = verdicts_of(gate)[RowId("test_dies.py::test_dies")]
+    lost = verdicts_of(run)[RowId("test_dies.py::test_dies")]
     assert lost.verdict is Verdict.MISSING
     assert lost.details[0].endswith("died in this test")
     assert len(run.results["steps"]) == 5, "results of other tests are preserved"
@@ -158,16 +147,19 @@ def test_plain(dtdispatch):
 """
 
 
-@pytest.mark.parametrize("source", ["marker", pytest.param("ini", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize(
+    "source", ["marker", *(pytest.param(source, marks=pytest.mark.sweep) for source in ("flag", "ini"))]
+)
 def test_limits_are_judged_over_workers(pytester: pytest.Pytester, source: str) -> None:
+    flags = ["--dtdispatch-max=misses=0"] if source == "flag" else []
     marker = "pytestmark = pytest.mark.dtdispatch(max='misses=0')\n" if source == "marker" else ""
     pytester.makeini("[pytest]\ndtdispatch_max = misses=0" if source == "ini" else "[pytest]")
     pytester.makepyfile(LIMITED.replace("SIZES", marker + "SIZES", 1))
-    flags = [*PLUGINS, "--dtdispatch", "--benchmark-json=run.json", "-n2", "-ktest_misses"]
+    flags = [*PLUGINS, "--dtdispatch", "--benchmark-json=run.json", "-n2", *flags, "-ktest_misses"]
     result = pytester.runpytest_subprocess(*flags)
     result.assert_outcomes(passed=3, failed=1)
-    [gate] = read_run(Path("run.json")).gates
-    found = {row.test.rpartition("::")[2]: str(each.verdict) for row, each in verdicts_of(gate).items()}
+    run = read_run(Path("run.json"))
+    found = {row.test.rpartition("::")[2]: str(each.verdict) for row, each in verdicts_of(run).items()}
     assert found == {f"test_misses[{number}]": "passed" for number in range(3)} | {
         "test_misses[3]": "regressed"
     }

@@ -246,24 +246,31 @@ def test_figures_without_json_equivalent_are_null() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("planted", [name for name in TASKS if name != "tasks"])
-def test_script_answers_all_tasks_by_the_schema(pytester: pytest.Pytester, planted: str) -> None:
-    from tests.plugin_runs import run
+def test_script_answers_all_tasks_by_the_schema(tmp_path: Path, planted: str) -> None:
+    (tmp_path / planted).write_bytes((HERE / planted).read_bytes())
 
-    (pytester.path / planted).write_bytes((HERE / planted).read_bytes())
+    def measure(test: str, *flags: str) -> int:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir=.",
+            "-c/dev/null",
+        ]
+        command += ["--dtdispatch", *flags, f"{planted}::test_{test}"]
+        return subprocess.run(command, cwd=tmp_path, check=False, stdout=subprocess.DEVNULL).returncode
+
     for test in ("before", "after"):
-        run(
-            pytester,
-            "--dtdispatch",
-            f"--dtdispatch-export=json:{test}.json",
-            f"{planted}::test_{test}",
-            passed=1,
-        )
+        assert measure(test, f"--dtdispatch-export=json:{test}.json") == 0
     script = [sys.executable, "-I", str(HERE / "answer.py"), str(SCHEMA), "before.json", "after.json"]
-    answers = json.loads(subprocess.run(script, check=True, capture_output=True, text=True).stdout)
+    ran = subprocess.run(script, cwd=tmp_path, check=True, capture_output=True, text=True)
+    answers = json.loads(ran.stdout)
     assert answers == TASKS[planted]
     limit = f"--dtdispatch-max={answers['gate']}"
-    run(pytester, "--dtdispatch", limit, f"{planted}::test_before", failed=1)
-    run(pytester, "--dtdispatch", limit, f"{planted}::test_after", passed=1)
+    assert (measure("before", limit), measure("after", limit)) == (1, 0)
 
 
 SKILL = (HERE.parents[1] / "SKILL.md").read_text()
