@@ -6,7 +6,7 @@ arrow if a row changed. Two interpreters take two minutes. Arguments after ``--`
 passed to ``dtdispatch ab``.
 
 A third table has a step of 16 FSDP2 groups that only hits: the median of processes that alternate between
-the interpreters, of the measured time without that of waiting for a core. With one interpreter it is the only
+the interpreters, of the measured time. With one interpreter it is the only
 table with rows.
 """
 

@@ -49,7 +49,7 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
         "profiled steps, run alternately with plain ones. unexplained: measured less all parts."
     )
     meanings = {
-        "share": "of measured; -v: phases, lines, modules, ops",
+        "share": f"of measured{', ~ if noisy' if view.verbose else '; -v: phases, lines, modules, ops'}",
         "mostly": "its largest parts",
         "profiler": "the profiler's own cost, already subtracted, or added if it is below 0; modelled: it is "
         "more than a tenth of the part",
