@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.results import Advice
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import MAX_LISTED
 from pytest_dtdispatch.core.verdicts import CountChange, Verdict, complaint
 from pytest_dtdispatch.report.document import View
@@ -139,6 +140,17 @@ def test_verbose_lists_collectives_and_the_warm_up() -> None:
 def test_state_names_the_problem_of_a_step(steps: Steps, state: str) -> None:
     assert state_of(steps).text == state
     assert ("    unsteady: 1 calls in step 1 and 2 in step 2" in text_of(steps)) == (state == "unsteady")
+
+
+@pytest.mark.parametrize(
+    ("is_over", "verbose", "is_listed"), [(False, False, True), (True, False, False), (True, True, True)]
+)
+def test_causes_of_an_exceeded_limit_are_listed_by_its_error(
+    is_over: bool, verbose: bool, is_listed: bool
+) -> None:
+    over = frozenset({RowId(TEST, "train")}) if is_over else frozenset()
+    found = document({TEST: (steps_of(TWO),)}, View(verbose=verbose, over=over))
+    assert any(str(GATHER) in line for line in lines_of(found, 200)) == is_listed
 
 
 @pytest.mark.parametrize("limit", [name for name in LIMITS if name not in OF_BYTES])

@@ -106,11 +106,12 @@ def _line(test: str, steps: Steps, kinds: Sequence[CountKind], view: View) -> Li
         lowest, highest = min(counts), max(counts)
         cells[Column(kind.title)] = f"{lowest:,}" if lowest == highest else f"{lowest:,}-{highest:,}"
     cells[Column("steps")] = f"{len(steps.warmup)}+{len(steps.steps)}"
-    state = state_of(steps)
+    state, details = state_of(steps), _details(steps, view)
     if RowId(test, steps.name) in view.over:
         state = StepState(f"over its limits, {state.text}", has_trouble=True)
+        details = details if view.verbose else []  # the error of its test lists the causes
     tone = Tone.BAD if state.has_trouble else Tone.GOOD
-    return Line(steps.name, cells, state.text, _notes(steps, view), tone, details=_details(steps, view))
+    return Line(steps.name, cells, state.text, _notes(steps, view), tone, details=details)
 
 
 def _notes(steps: Steps, view: View) -> list[str]:
