@@ -271,7 +271,7 @@ def every_block(text: str) -> tuple[Any, ...]:
     cells: dict[Column, CellContent] = {Column(text, "us"): text, Column("why"): cell}
     lines = (Line(text, cells, text, (text,), Tone.NOTICE),)
     table = Table((Group(text, lines, text), Group("", lines)), status_title="proof")
-    return (paragraph(text), one_line(*cell), Verbatim((text,)), table, StackedBar(text, text, (), text))
+    return (paragraph(text), one_line(*cell), Verbatim((text,)), table, StackedBar(text, text, ()))
 
 
 @given(st.text() | st.sampled_from(["<script>alert(1)</script>", "</td>&amp;\x1b[31m", "\" onload='x'"]))
@@ -280,7 +280,7 @@ def test_custom_blocks_are_escaped(text: str) -> None:
     assert {tag for tag, _ in page.tags} >= {"pre", "table", "figure", "ul"}
     assert len(page.all("script")) == 1
     if text.isprintable():
-        assert page.text.count(text) >= 11
+        assert page.text.count(text) >= 10
 
 
 def test_headers_and_charts_have_accessible_labels() -> None:

@@ -255,14 +255,12 @@ def _whole_ns(budget: Budget) -> float:
 def _bar(title: str, budget: Budget, whole_ns: float) -> StackedBar:
     """Render the parts of a step as a bar, each in its own color."""
     rest_ns = budget.unexplained_ns
-    is_longer = rest_ns < 0 and budget.is_unexplained
-    excess = f"the parts come to {us(-rest_ns)} us more than the step" if is_longer else ""
     parts = tuple(
         (f"{part} {us(ns)} us, {_percent(ns, budget)}", max(ns, 0.0) / whole_ns, ORDER.get(part, 0))
         for part, ns in all_parts(budget).items()
         if part != REST or ns > 0
     )
-    return StackedBar(title, f"{us(budget.measured_ns)} us", parts, excess, has_rest=rest_ns > 0)
+    return StackedBar(title, f"{us(budget.measured_ns)} us", parts, has_rest=rest_ns > 0)
 
 
 def _shown_parts(budget: Budget, view: View) -> dict[str, float]:

@@ -210,14 +210,12 @@ class StackedBar:
         title: name of the whole.
         whole: size of the whole, as text.
         parts: name and size, share from 0 to 1, and number of the colour of each part, in drawing order.
-        note: note below the bar; empty for none.
         has_rest: whether the last part is the unexplained remainder.
     """
 
     title: str
     whole: str
     parts: tuple[tuple[str, Share, Natural], ...]
-    note: str = ""
     has_rest: bool = False
 
 
