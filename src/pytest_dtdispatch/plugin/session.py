@@ -217,19 +217,23 @@ class Session:
         if not run.reports or run.ranks or run.why_stopped():
             return result
         with shown_progress(self._config, delay_s=0.0):
-            timed = [item for item in session.items if run.has_times(item)]
-            for pause_s in PAUSES_S[:SAVED_AGAIN] if timed and is_saved(self._config) else ():
-                self._run_again(timed, pause_s, "as the run is saved")
-            for pause_s in PAUSES_S if run.gates.baseline else ():
-                slower = slower_tests(run.judged().gates)
-                again = [item for item in session.items if resolve.row_nodeid(item) in slower]
-                if not 0 < len(again) <= MAX_AGAIN:
-                    break
-                self._run_again(again, pause_s, "as rows were slower than the saved ones")
+            if is_saved(self._config):
+                timed = [item for item in session.items if run.has_times(item)]
+                for pause_s in PAUSES_S[:SAVED_AGAIN]:
+                    self._run_again(timed, pause_s, "as the run is saved")
+            if run.gates.baseline:
+                for pause_s in PAUSES_S:
+                    slower = slower_tests(run.judged().gates)
+                    again = [item for item in session.items if resolve.row_nodeid(item) in slower]
+                    if not 0 < len(again) <= MAX_AGAIN:
+                        break
+                    self._run_again(again, pause_s, "as rows were slower than the saved ones")
         return result
 
     def _run_again(self, items: Sequence[pytest.Item], pause_s: float, why: str) -> None:
-        """Run tests once more after a pause; each row has the samples of its faster run."""
+        """Run tests, if any, once more after a pause; each row has the samples of its faster run."""
+        if not items:
+            return
         names = ", ".join(first_of([item.nodeid for item in items], 3))
         show_progress("running {} again, {}: {}", plural(len(items), "test"), why, names)
         pause(pause_s)
