@@ -196,7 +196,7 @@ def test_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
         assert text.endswith(f"--judge {tmp_path}: it has no {side}/*.json, as --keep leaves them")
         (tmp_path / side).mkdir()
         (tmp_path / side / "1.json").write_text(saved_text(run_of("time")))
-    ends = "base: no run of it has time: nothing was compared"
+    ends = "base: no run has values of --metric time: nothing was compared"
     assert error_line(["ab", "--judge", str(tmp_path)], 2, capsys).endswith(ends)
 
 
@@ -207,10 +207,10 @@ def test_runs_of_another_metric_or_build_are_refused(whole: Path, capsys: pytest
     assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
     saved = whole / "head/02-time.json"
     saved.write_text(saved_text(run_of("counts")))
-    ends = "head: no run of it has time: nothing was compared"
+    ends = "head: no run has values of --metric time: nothing was compared"
     assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
     assert error_line(["ab", "--judge", str(whole), "--metric", "counts"], 2, capsys).startswith(
-        "dtdispatch: base: no run of it has counts"
+        "dtdispatch: base: no run has values of --metric counts"
     )
     (whole / "head/03-time.json").write_text(saved_text(run_of("counts", torch="2.12.0")))
     ends = f"{whole}/head: runs of several builds of torch: 2.12.0 abc, 2.13.0 abc"

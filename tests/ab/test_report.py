@@ -99,6 +99,17 @@ def test_runs_of_two_machines_are_inconclusive() -> None:
     ]
 
 
+def test_no_run_of_counts_is_ignored() -> None:
+    """A side may have more runs than the other, or than runs that prove hits."""
+    row = "t.py::test_step::a::misses_per_step"
+    base, head = [counted({row: 1}), counted({row: 3})], [counted({row: 1})]
+    proof = [run_of("time")]
+    for before, after in ((base, head), ([*base, *proof], [*head, *proof])):
+        judged = judge_runs(before, after, Rule(Metric.COUNTS, 1, 1))
+        assert [one.verdict for one in judged.verdicts] == [Verdict.INCONCLUSIVE]
+        assert [len(samples) for samples in judged.sides.values()] == [2, 1]
+
+
 def test_runs_of_one_ab_run_are_in_turn() -> None:
     base, head = alternating(processes(), processes())
     assert are_in_turn(base, head)

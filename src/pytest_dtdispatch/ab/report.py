@@ -99,7 +99,7 @@ def _lines_below(judged: Judged) -> Iterator[Paragraph]:
     """Describe the processes of both sides, the shift of plain tensors, and the numbers of verdicts."""
     rule, found = judged.rule, judged.comparison
     is_time = rule.metric == Metric.TIME
-    samples = [sample for side in judged.sides.values() for sample in side[: found.pairs]]
+    samples = [sample for side in judged.sides.values() for sample in side if not sample.is_profile]
     turns = [run.turn for sample in samples for run in sample.runs if run.turn]
     text = f"{len(samples)} {'processes' if is_time else 'samples'}"
     if turns:

@@ -195,11 +195,13 @@ def compare(base: Sequence[Values], head: Sequence[Values], rule: Rule) -> Compa
         rule: the rule.
 
     Returns:
-        The comparison over all pairs; a process without a partner is left out.
+        The comparison; for times, it leaves out a process without a partner.
     """
+    if rule.metric != Metric.TIME:
+        return compare_sides(base, head, rule, {})
     pairs = min(len(base), len(head))
     found = Comparison({})
-    for count in range(min(rule.pairs, pairs) if rule.metric == Metric.TIME else pairs, pairs + 1):
+    for count in range(min(rule.pairs, pairs), pairs + 1):
         decided = {row: one for row, one in found.rows.items() if one.change and not one.is_undecided}
         found = compare_sides(base[:count], head[:count], rule, decided)
     return found
@@ -208,12 +210,12 @@ def compare(base: Sequence[Values], head: Sequence[Values], rule: Rule) -> Compa
 def compare_sides(
     base: Sequence[Values], head: Sequence[Values], rule: Rule, decided: Mapping[RowId, Difference]
 ) -> Comparison:
-    """Compare all rows of as many processes of both sides, except those that are decided."""
+    """Compare all rows of all processes of both sides, except those that are decided."""
     rows = dict.fromkeys(row for process in (*base, *head) for row in process if row.state != CONTROL)
     found = {row: decided.get(row) or _compare_row(base, head, row, rule) for row in rows}
     control = control_shift(base, head, rule.metric)
     is_contaminated = 0 < math.log1p(rule.control) < abs(control or 0.0)
-    return Comparison(found, control, is_contaminated, len(base))
+    return Comparison(found, control, is_contaminated, min(len(base), len(head)))
 
 
 def _compare_row(base: Sequence[Values], head: Sequence[Values], row: RowId, rule: Rule) -> Difference:
@@ -225,7 +227,7 @@ def _compare_row(base: Sequence[Values], head: Sequence[Values], row: RowId, rul
     if len(before) < len(base) or len(after) < len(head):
         measured = f"{len(before)} of {len(base)} and {len(after)} of {len(head)} processes"
         is_exact = rule.metric != Metric.TIME
-        return Difference(None, Verdict.INCONCLUSIVE, is_exact, f"measured in {measured}: see the log")
+        return Difference(None, Verdict.INCONCLUSIVE, is_exact, f"measured in {measured}")
     if rule.metric == Metric.COUNTS:
         return compare_numbers(before, after, None)
     if rule.metric == Metric.INSTRUCTIONS:

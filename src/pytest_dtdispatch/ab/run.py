@@ -76,7 +76,7 @@ class Judged:
 
     Args:
         rule: the rule.
-        sides: samples of ``base`` and ``head``, profiles last.
+        sides: compared samples of ``base`` and ``head``, then profiles.
         comparison: the comparison.
         verdicts: verdicts of all rows.
     """
@@ -103,7 +103,12 @@ def judge_runs(base: Sequence[ReportedRun], head: Sequence[ReportedRun], rule: R
     sides = {side: samples_of(runs, rule.metric, proves_hits) for side, runs in zip(SIDES, both, strict=True)}
     for side, samples in sides.items():
         if not any(sample.numbers for sample in samples):
-            raise DtDispatchError(f"{side}: no run of it has {rule.metric}: nothing was compared")
+            raise DtDispatchError(
+                f"{side}: no run has values of --metric {rule.metric}: nothing was compared"
+            )
+    if rule.metric == Metric.TIME:  # a process without a partner is left out
+        pairs = min(map(len, sides.values()))
+        sides = {side: samples[:pairs] for side, samples in sides.items()}
     found = compare(_numbers(sides["base"]), _numbers(sides["head"]), rule)
     if rule.metric == Metric.TIME and not are_in_turn(base, head):  # the control differs between machines
         found = replace(found, is_in_turn=False, is_contaminated=False)

@@ -70,13 +70,12 @@ def metric_of(run: ReportedRun) -> Metric:
 def samples_of(runs: Sequence[ReportedRun], metric: Metric, proves_hits: bool = True) -> tuple[Sample, ...]:
     """Return the samples of a side: one for each run, which with counts has a run of times beside it.
 
-    Counting repeats no call, so that a second run proves which calls hit. Without it, as after a kill between
-    both, there is no sample.
+    Counting repeats no call, so that a second run proves which calls hit.
     """
     groups: list[tuple[ReportedRun, ...]] = [(run,) for run in runs if metric_of(run) == metric]
     if metric == Metric.COUNTS and proves_hits:
         proofs = [run for run in runs if metric_of(run) == Metric.TIME]
-        groups = [(*group, proof) for group, proof in zip(groups, proofs, strict=False)]
+        groups = [(*group, *proofs[number : number + 1]) for number, group in enumerate(groups)]
     return tuple(_sample(group, metric) for group in groups)
 
 
