@@ -110,6 +110,17 @@ def test_no_run_of_counts_is_ignored() -> None:
         assert [len(samples) for samples in judged.sides.values()] == [2, 1]
 
 
+def test_row_absent_from_some_processes_has_a_reason() -> None:
+    skipped = run_of("time", absent={TEST: "skipped: no GPU"})
+    notes = [line.strip() for line in shown(processes(), [skipped, *processes()[:4]])]
+    assert f"in head: {TEST}: skipped: no GPU" in notes
+    base, head = alternating(processes(), [run_of("time"), *processes()[:4]])
+    judged = judge_runs(base, head, Rule())
+    [one] = judged.verdicts
+    assert (one.verdict, one.change) == (Verdict.INCONCLUSIVE, None)
+    assert one.remedy == "measured in 5 of 5 and 4 of 5 processes"
+
+
 def test_runs_of_one_ab_run_are_in_turn() -> None:
     base, head = alternating(processes(), processes())
     assert are_in_turn(base, head)

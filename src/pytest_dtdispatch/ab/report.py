@@ -239,11 +239,11 @@ def _notes(judged: Judged, one: RowVerdict) -> Sequence[str]:
         differing = _differing(judged, one)
         if differing:
             return first_of([line[:500] for line in differing], 5)
-    absent_from = {Verdict.MISSING: "head", Verdict.NEW: "base"}.get(one.verdict)
-    for sample in judged.sides[absent_from] if absent_from else ():
-        for row, reason in sample.absent.items():
-            if row.contains(one.row):
-                return (f"in {absent_from}: {row}: {reason}",)
+    for side, samples in judged.sides.items() if one.change is None else ():
+        for sample in samples:
+            for row, reason in sample.absent.items() if one.row not in sample.values else ():
+                if row.contains(one.row):
+                    return (f"in {side}: {row}: {reason}",)
     return (one.remedy,) if one.remedy else ()
 
 
