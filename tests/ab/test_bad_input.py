@@ -253,6 +253,15 @@ def test_unwritable_file_is_refused_first(tmp_path: Path, capsys: pytest.Capture
     assert not calls(tmp_path)
 
 
+def test_other_json_in_the_folder_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".vscode/settings.json").touch()
+    good = str(fake_python(tmp_path, "good", runs=[counted({"t.py::test::step::misses": 1})]))
+    sides = ["--base", good, "--head", good]
+    assert main(["ab", *sides, "--metric", "counts", "--keep", str(tmp_path)]) == 0
+    assert len([*(tmp_path / "base").iterdir()]) == 2
+
+
 def test_mistyped_commit_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,10 +174,10 @@ def _create_sides(folder: Path) -> None:
     try:
         for side in SIDES:
             (folder / side).mkdir(parents=True, exist_ok=True)
+            if any((folder / side).glob("*.json")):
+                raise DtDispatchError(f"--keep {folder}: it has runs: name another folder")
     except OSError as error:
         raise DtDispatchError(f"--keep {folder}: cannot be created: {error.strerror}") from None
-    if any(folder.glob("*/*.json")):
-        raise DtDispatchError(f"--keep {folder}: it has runs: name another folder")
 
 
 class Runner:
