@@ -382,12 +382,16 @@ def test_table_of_counts_starts_with_regressed_rows(
     assert not {"<", "`"} & set(re.sub(r"\\.|`[^`]*`", "", text))
 
 
-def test_pasted_rows_have_lines_and_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def github_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a folder with ``layers.py``, in a job of GitHub Actions."""
     (tmp_path / "layers.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
+
+
+@pytest.mark.usefixtures("github_job")
+def test_pasted_rows_have_lines_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = fake_python(tmp_path, "old", runs=[counted({}, missing(7))])
     head = fake_python(tmp_path, "new", runs=[counted({"t.py::test_b::b::n_per_step": 3}, missing(7, 31))])
     assert compare(base, head, "--metric", "counts", "--markdown") == 1
@@ -414,13 +418,9 @@ def test_verdicts_are_exported_as_of_a_gate(tmp_path: Path) -> None:
     assert compare(base, head, "--metric", "counts", "--json", str(path)) == 1  # the same format
 
 
-def test_redistribution_is_annotated_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("github_job")
+def test_redistribution_is_annotated_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Redistributions and collectives at the same lines have one cause, but not misses."""
-    (tmp_path / "layers.py").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
     place = CodePlace("layers.py", 31)
     moved = Redistribution("redistribute", "f32[8]", ("S0",), ("R",), 512, place=place)
     step = missing(31)
