@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# job.sh: measure a checkout, compare its head with its base, write what was found, and decide.
-# DTDISPATCH_TESTS: what goes to pytest. DTDISPATCH_BASE: the commit to compare with; without one the checkout is
-# measured alone. DTDISPATCH_STAGES: of counts, instructions, time. DTDISPATCH_STRICT=true: a stage that did not pass
-# fails the job. DTDISPATCH_EXPECTED: a file that the head is held against. DTDISPATCH_FOLDER: where files go.
+# job.sh: measure a checkout, compare its head with a base, write a summary, and set the status of the job.
+# DTDISPATCH_TESTS: arguments of pytest. DTDISPATCH_BASE: the commit to compare with; if empty, nothing is compared.
+# DTDISPATCH_STAGES: any of counts, instructions, time. DTDISPATCH_STRICT=true: a stage that did not pass fails the
+# job. DTDISPATCH_EXPECTED: an expected file to check the head against. DTDISPATCH_FOLDER: folder of all files.
 # DTDISPATCH_PYTEST_ARGS, DTDISPATCH_AB_COUNTS, DTDISPATCH_AB_INSTRUCTIONS, DTDISPATCH_AB_TIME: further flags.
-# DTDISPATCH_SOURCE: what pip installs where the plugin is not there. PYTHON has torch and the project.
+# DTDISPATCH_SOURCE: requirement for pip if the plugin is not installed. PYTHON: has torch and the project.
 set -euo pipefail
 python=${PYTHON:-python}
 folder=${DTDISPATCH_FOLDER:-dtdispatch-ci}
 base=${DTDISPATCH_BASE:-}
-most_bytes=60000 # of what a stage printed: a summary may have 1 MiB
+max_bytes=60000 # of the output of a stage: GitHub limits a summary to 1 MiB
 failed=() verdicts=()
 annotation=warning # of rows that fail: the job itself fails only in strict mode
 [[ ! ${DTDISPATCH_STRICT:-} =~ ^(true|1)$ ]] || annotation=error
@@ -26,7 +26,7 @@ verdict_of() {
     case $1 in
     0) echo passed ;;
     1) echo failed ;;
-    2) echo "failed: a command line that cannot be obeyed" ;;
+    2) echo "failed: invalid command line or file" ;;
     3) echo "inconclusive: too noisy to tell, or nothing was compared" ;;
     4) echo "contaminated: plain tensors changed too" ;;
     5) echo "failed: a process did not measure" ;;
@@ -34,7 +34,7 @@ verdict_of() {
     esac
 }
 
-# stage NAME COMMAND...: run a command, keep what it prints, and go on. Indented by four spaces it stays text in the page.
+# stage NAME COMMAND...: run a command, save its output, and continue. Indented by four spaces, it is no Markdown.
 stage() {
     local name=$1 status=0 verdict line
     shift
@@ -46,7 +46,7 @@ stage() {
     [[ -z $line && $status == 0 ]] || verdicts+=("${line:-$name: $verdict}")
     {
         printf '\n<details><summary>%s: %s</summary>\n\n' "$name" "$verdict"
-        sed "/^### $name: /,\$d" "$folder/$name.log" | tail -c "$most_bytes" | tr -d '\000-\010\013-\037' | sed 's/^/    /'
+        sed "/^### $name: /,\$d" "$folder/$name.log" | tail -c "$max_bytes" | tr -d '\000-\010\013-\037' | sed 's/^/    /'
         printf '\n</details>\n\n'
     } >>"$folder/logs.md"
     if [[ $status != 0 ]]; then
@@ -72,7 +72,7 @@ measure() {
         --dtdispatch-export markdown:auto "${flags[@]}" "${tests[@]}"
 }
 
-# compare METRIC: a base that a shallow checkout does not have is fetched.
+# compare METRIC: compare the commits; fetch the base if a shallow checkout lacks it.
 compare() {
     local flags given=DTDISPATCH_AB_${1^^}
     rm -rf "${folder:?}/$1" # a runner may keep the folder of an earlier job
@@ -87,7 +87,7 @@ for file in summary.txt measured.md changes.md logs.md; do
     : >"$folder/$file"
 done
 unset FORCE_COLOR
-export NO_COLOR=1 COLUMNS=${COLUMNS:-120} # what is printed goes into pages
+export NO_COLOR=1 COLUMNS=${COLUMNS:-120} # for the pages
 stage install install
 if ((${#failed[@]} == 0)); then
     stage measured measure
