@@ -40,13 +40,19 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
         (["--confirm", "4"], "--pairs 3, --confirm 4: --metric time needs at least 3 and 5"),
         (["--pairs", "9"], "--pairs 9, --confirm 8: --metric time needs at least 3 and 9"),
         (["--passes", "3"], "--passes; each process runs its tests once: --pairs and --confirm set how many"),
-        (["--floor", "hit=abc"], "argument --floor: 'hit=abc' is not a percentage above 0%, such as 7.5%"),
+        (
+            ["--floor", "hit=abc"],
+            "argument --floor: 'hit=abc' is not a percentage above 0% and at most 1000%, such as 7.5%",
+        ),
         (["--floor", "hit=5%,hit=6%"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
-        (["--floor", "hit=2000%"], "is not a percentage above 0%, such as 7.5%"),
+        (["--floor", "hit=2000%"], "is not a percentage above 0% and at most 1000%, such as 7.5%"),
         (["--floor", "cold=5%"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
         (["--floor", "hit=3_0%"], "'hit=3_0%' is not a percentage above 0%"),
-        (["--floor", "hit=5"], "'hit=5' is not a percentage above 0%, such as 7.5%"),
-        (["--control", "much"], "'much' is not a percentage above 0%, such as 7.5%, or off"),
+        (["--floor", "hit=5"], "'hit=5' is not a percentage above 0% and at most 1000%, such as 7.5%"),
+        (
+            ["--control", "much"],
+            "'much' is not a percentage above 0% and at most 1000%, such as 7.5%, or off",
+        ),
         (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: is not an executable"),
         (
             ["--base", __file__, "--head", sys.executable],

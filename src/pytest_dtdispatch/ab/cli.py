@@ -46,7 +46,7 @@ def read_percent(text: str) -> float:
     except ValueError:
         fraction = 0.0
     if not 0 < fraction <= MAX_SHARE:
-        raise ValueError("a percentage above 0%, such as 7.5%")
+        raise ValueError(f"a percentage above 0% and at most {MAX_SHARE:.0%}, such as 7.5%")
     return fraction
 
 
