@@ -332,7 +332,17 @@ def test_page_of_hundred_signatures_is_below_200_kb() -> None:
     assert len(text.encode()) < 200_000
 
 
+def style_sheet() -> str:
+    return Path(page_module.__file__).with_name("page.css").read_text(encoding="utf-8")
+
+
+def test_cells_of_all_tables_wrap_on_a_narrow_screen() -> None:
+    _, _, narrow = style_sheet().partition("@media (max-width: 900px)")
+    [selectors] = re.findall(r"([^{}]+){[^{}]*white-space: normal", narrow)
+    assert {"tbody td", ".r", ".rows .r"} <= {each.strip() for each in selectors.split(",")}
+
+
 def test_parts_of_a_step_have_colors() -> None:
-    styles = Path(page_module.__file__).with_name("page.css").read_text(encoding="utf-8")
+    styles = style_sheet()
     missing = [str(part) for number, part in enumerate(Part) if f".p{number} {{" not in styles]
     assert missing == []
