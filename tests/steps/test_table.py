@@ -63,6 +63,14 @@ def test_advice_is_shown_below_its_step() -> None:
     ]
 
 
+def test_paths_of_causes_are_shortened_like_those_of_budgets() -> None:
+    place = CodePlace("/opt/lib/models/layers/attention.py", 7, "", Phase.FORWARD)
+    events = tuple(replace(event, place=place) for event in (MISS, GATHER))
+    text = text_of(steps_of(StepCounts(events=events)), width=200)
+    assert text.count("at .../layers/attention.py:7 (forward)") == len(events)
+    assert place.file not in text
+
+
 def test_steady_step_is_one_line() -> None:
     steady = Steps("train", (STEADY,) * 3, (STEADY,) * 5)
     assert text_of(steady).splitlines() == [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
@@ -29,7 +28,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
 )
 from pytest_dtdispatch.report.run import ReportedRun
-from pytest_dtdispatch.steps.events import Redistribution, by_cause
+from pytest_dtdispatch.steps.events import by_cause, with_short_path
 
 REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
@@ -94,7 +93,7 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     if budget.redistributions:
         count, nbytes = len(budget.redistributions), sum(one.bytes for one in budget.redistributions)
         yield paragraph(f"{plural(count, 'redistribution')} of {nbytes:,} bytes in each step:", indent=1)
-        causes = by_cause([map(_with_short_path, budget.redistributions)], view.each_layer)
+        causes = by_cause([map(with_short_path, budget.redistributions)], view.each_layer)
         most = len(causes) if view.verbose else MAX_CAUSES
         listed = first_of(causes, most, " causes; -v lists them")
         yield from (paragraph(cause, indent=2, hanging=1) for cause in listed)
@@ -105,14 +104,6 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
         yield paragraph(_profiling_text(budget), indent=1)
         if budget.collector:
             yield paragraph(collector_text(budget.collector), indent=1)
-
-
-def _with_short_path(one: Redistribution) -> Redistribution:
-    """Shorten the path in the line of a redistribution as in tables."""
-    if one.place is None:
-        return one
-    file, _, _ = shorten_path(one.place.line_text).rpartition(":")
-    return replace(one, place=replace(one.place, file=file))
 
 
 def _changes(budget: Budget, view: View) -> Iterator[Paragraph]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.core.text import TextEnum, fold_layers
+from pytest_dtdispatch.core.text import TextEnum, fold_layers, shorten_path
 
 EXPLICIT = "redistribute"  # the op of explicit redistributions
 
@@ -394,6 +394,14 @@ def insert_folded_modules(events: Sequence[EventText]) -> list[str]:
         modules[text].append(module)
     names = {text: fold_layers(of_text) for text, of_text in modules.items()}
     return [text.replace(MODULE, names[text][module]) for text, module in events]
+
+
+def with_short_path(event: StepEvent) -> StepEvent:
+    """Return an event with the path of its line as in tables."""
+    if event.place is None:
+        return event
+    file, _, _ = shorten_path(event.place.line_text).rpartition(":")
+    return replace(event, place=replace(event.place, file=file))
 
 
 def by_cause(steps: Sequence[Iterable[StepEvent]], each_layer: bool = False) -> list[str]:

@@ -16,9 +16,11 @@ from pytest_dtdispatch.steps.events import (
     Miss,
     Read,
     Redistribution,
+    StepEvent,
     Unwrapping,
     Wrapping,
     by_cause,
+    with_short_path,
 )
 from pytest_dtdispatch.steps.model import (
     COUNTS,
@@ -119,8 +121,7 @@ def _notes(steps: Steps, view: View) -> list[str]:
     if steps.unsteady:
         notes.append(f"unsteady: {steps.unsteady}")
     for kind in (Miss, Read):
-        texts = by_cause([step.of(kind) for step in steps.steps], view.each_layer)
-        notes += view.listed([f"{kind.prefix}{text}" for text in texts], f" {kind.plural}")
+        notes += _causes(kind, steps, view)
     elsewhere = sum(miss.elsewhere for miss in steps.missed)
     if elsewhere:
         notes.append(
@@ -140,12 +141,18 @@ def _details(steps: Steps, view: View) -> list[str]:
     details = []
     kinds = (Redistribution, Wrapping, Unwrapping, Collective)
     for kind in kinds if view.verbose else kinds[:1]:
-        texts = by_cause([step.of(kind) for step in steps.steps], view.each_layer)
-        details += view.listed([f"{kind.prefix}{text}" for text in texts], f" {kind.plural}")
+        details += _causes(kind, steps, view)
     if view.verbose and steps.warmup:
         misses = ", ".join(str(step.misses) for step in steps.warmup)
         details.append(f"misses of each step of the warm-up: {misses}")
     return details
+
+
+def _causes(kind: type[StepEvent], steps: Steps, view: View) -> list[str]:
+    """Return a line for each visible cause of events of a kind."""
+    events = [map(with_short_path, step.of(kind)) for step in steps.steps]
+    texts = [f"{kind.prefix}{text}" for text in by_cause(events, view.each_layer)]
+    return view.listed(texts, f" {kind.plural}")
 
 
 def _shape_lines(steps: Steps, view: View) -> list[Line]:
