@@ -9,7 +9,12 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_dtdispatch.budget import measure
-from pytest_dtdispatch.budget.measure import StepTime, budgeted_region, run_and_measure_budget
+from pytest_dtdispatch.budget.measure import (
+    BudgetMeasurement,
+    StepTime,
+    budgeted_region,
+    run_and_measure_budget,
+)
 from pytest_dtdispatch.budget.model import MeasuredBudget
 from pytest_dtdispatch.budget.timeline import Range
 from pytest_dtdispatch.core.events import Event, Part
@@ -66,6 +71,17 @@ def test_noise_is_judged_without_waits(wait: Wait) -> None:
 
     found = run_and_measure_budget(step, 1, 5, "step").budget
     assert found.noise < 0.5 < WAIT_NS / found.measured_ns
+
+
+@pytest.mark.parametrize("level", ["_undisturbed", "_marked", "_doubled", "_profiled"])
+def test_noise_of_each_kind_of_step_counts(level: str) -> None:
+    with BudgetMeasurement(4, "step") as measurement:
+        while measurement.begin_step():
+            measurement.end_step()
+    for each in ("_undisturbed", "_marked", "_doubled", "_profiled"):
+        lengths = (1, 1, 5, 5) if each == level else (1,) * 4
+        setattr(measurement, each, [StepTime(length * 10**9, 0) for length in lengths])
+    assert measurement.result().budget.is_noisy
 
 
 def test_uncounted_off_core_time_is_a_note(uncounted: None) -> None:

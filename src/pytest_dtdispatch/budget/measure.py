@@ -126,6 +126,7 @@ class BudgetMeasurement:
         self._counted: list[StepCounts] = []
         self._undisturbed: list[StepTime] = []
         self._marked: list[StepTime] = []
+        self._doubled: list[StepTime] = []
         self._marks: tuple[list[StepMarks], list[StepMarks]] = [], []  # each range entered once, or twice
         self._profiled: list[StepTime] = []
         self._roots: list[Node] = []
@@ -234,14 +235,14 @@ class BudgetMeasurement:
             yield True
         clock = marking_clock(self._waits, self._undisturbed[-count:])
         marks: list[Mark] = []
-        for ranges, marked in ((1, self._marked), (2, list[StepTime]())):
+        for ranges, times in enumerate((self._marked, self._doubled), start=1):
             with ExitStack() as stack:
                 for _ in range(ranges):
                     stack.enter_context(Marks(lambda name: ClockedRange(marks, clock)).in_place())
-                for times in self._warm(count, marked):
+                for timed in self._warm(count, times):
                     marks.clear()
-                    yield from self._step(ClockedRange(marks, clock), times)
-                    if times is not None:
+                    yield from self._step(ClockedRange(marks, clock), timed)
+                    if timed is not None:
                         self._marks[ranges - 1].append(marks.copy())
                     yield True
         refuse_another_profiler("a budget")
@@ -257,16 +258,17 @@ class BudgetMeasurement:
         off_core_ns = wall_ns - statistics.median(
             step.wall_ns - step.off_core_ns for step in self._undisturbed
         )
-        undisturbed, marked, profiled = map(self._lengths, (self._undisturbed, self._marked, self._profiled))
+        levels = self._undisturbed, self._marked, self._doubled, self._profiled
+        undisturbed, *others, profiled = map(self._lengths, levels)
         timelines = self._timelines(profiled)
         timing_ns = sum(one.timing_ns for timeline in timelines for one in timeline) / len(timelines)
         events = statistics.median(root.count() for root in self._roots)
         names, noise = tracers(), 0.0
-        for lengths in (undisturbed, marked, profiled):
+        for lengths in (undisturbed, *others, profiled):
             faster = statistics.median(sorted(lengths)[: (len(lengths) + 1) // 2])
             noise = max(noise, _scatter(lengths), 1 - faster / statistics.median(lengths))
         notes = [
-            traced_note(names),
+            traced_text(names) if names else "",
             "" if self._traced else ANOTHER_TRACER,
             fsdp_note(timelines),
             "" if waits.is_counted else off_core_text(waits, off_core_ns, wall_ns),
@@ -422,11 +424,6 @@ def fsdp_note(timelines: Sequence[Timeline]) -> str:
     return f"no parts of FSDP2: torch has no {missing}" if has_note else ""
 
 
-def traced_note(names: Sequence[str]) -> str:
-    """Return a note on tools that made steps longer; empty without any."""
-    return traced_text(names) if names else ""
-
-
 def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
     """Describe the time in which a step was not on a core; empty if it is less than 1 % of the step."""
     if ns < MIN_OFF_CORE * step_ns:
@@ -467,7 +464,7 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], object]) -> It
     names = tracers()
     notes = (
         "ran once, with timing: measured is its time less the cost of timing and of following lines",
-        traced_note(names),
+        traced_text(names) if names else "",
         lines,
         fsdp_note([timeline]),
         off_core_text(waits, off_core_ns, root.length_ns),

@@ -53,8 +53,8 @@ class Budget(NoRows):
         events: number of profiled events in a step.
         event_ns: mean cost of timing an event.
         note: text shown below the table.
-        noise: largest noise of undisturbed, marked and profiled steps without their waits for a core: their
-            scatter, or the distance of the faster half's median, as a share of the median.
+        noise: largest noise of each kind of timed steps without their waits for a core: their scatter, or the
+            distance of the faster half's median, as a share of the median.
         advice: recommended changes to the step, the largest saving first.
         waiting_ns: median wall time of the same steps minus ``measured_ns``; 0 if waits are not counted.
         elsewhere: text with the collective that a redistribution runs on another type of device; empty if it
