@@ -430,6 +430,13 @@ def test_two_changes_of_each_class_are_shown() -> None:
     assert "CPU time: x3: drop it" in shown(budget(advice=advice), verbose=True)
 
 
+def test_worst_is_never_the_programs_own_part() -> None:
+    own = Cell("local", "mm", FORWARD, 500_000.0, 2.0), Cell("other", "", PYTHON, 400_000.0, 0.0)
+    busy = budget(cells=(*budget().cells, *own), measured_ns=1_200_000.0)
+    assert document({"t.py::test": [busy]}, View()).worst == "worst: dispatch, 5% of train, 5% at model.py:3"
+    assert not document({"t.py::test": [budget(cells=own, measured_ns=900_000.0)]}, View()).worst
+
+
 def test_worst_is_the_first_part_of_the_table() -> None:
     worst = "worst: dispatch, 50% of train, 50% at model.py:3"
     assert document({"t.py::test": [budget()]}, View()).worst == worst

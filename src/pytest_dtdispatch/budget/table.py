@@ -33,6 +33,7 @@ from pytest_dtdispatch.steps.events import by_cause, with_short_path
 REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
 PYTHON = (Part.DDP, Part.PIPELINE, Part.MODULES, Part.OPTIMIZER, Part.OTHER)  # parts outside of ops
+OWN = (Part.LOCAL, Part.OTHER)  # parts that are the program's own: DTensor cannot reduce them
 # Of a brief view: changes of each class, causes of redistributions, and the smallest share of a part.
 MAX_CHANGES, MAX_CAUSES, MIN_PART = 2, 3, 0.03
 MAX_LINES = 10  # of each division, unless all are requested
@@ -57,13 +58,16 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
 
 
 def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
-    """Name the part with the largest share of a step, and its main line; empty if all steps are noisy."""
+    """Name the part with the largest share of a step, and its main line; empty if all steps are noisy.
+
+    The program's own parts do not count: in a step of large matrices, one of them is always the largest.
+    """
     shares = {
         (number, part): ns / budget.measured_ns
         for number, (_, budget) in enumerate(budgets)
         if budget.measured_ns > 0 and not budget.is_noisy
         for part, ns in budget.parts.items()
-        if ns > 0
+        if ns > 0 and part not in OWN
     }
     if not shares:
         return ""
