@@ -132,7 +132,10 @@ def _notes(budget: Budget, parts: Mapping[str, float]) -> Iterator[Paragraph]:
             yield paragraph(text, indent=1)
     texts = [budget.note]
     if budget.is_unexplained:
-        texts += ["unexplained: the parts miss the step by more than noise; a profiled step runs other code"]
+        texts += [
+            "unexplained: the parts miss the step by more than a tenth; run it again: if they do so on a "
+            "quiet machine, the profiler changes what the step runs"
+        ]
     if budget.waiting_ns > MIN_WAITED * budget.measured_ns:
         texts += [f"waiting for a core: {us(budget.waiting_ns)} us more in each step, which no part contains"]
     without_dtensors = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, *PYTHON, *FSDP}
