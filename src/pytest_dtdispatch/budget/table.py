@@ -48,8 +48,9 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
         "Budget: measured is the median of undisturbed steps without waits for a core. Parts come from "
         "profiled steps, run alternately with plain ones. unexplained: measured less all parts."
     )
+    of_share = "of measured, ~ if noisy" if view.verbose else "of measured; -v: phases, lines, modules, ops"
     meanings = {
-        "share": f"of measured{', ~ if noisy' if view.verbose else '; -v: phases, lines, modules, ops'}",
+        "share": of_share,
         "mostly": "its largest parts",
         "profiler": "the profiler's own cost, already subtracted, or added if it is below 0; modelled: it is "
         "more than a tenth of the part",
@@ -83,8 +84,9 @@ def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     """Yield the shares of a step, changes, redistributions, parts, notes and other divisions."""
     title, parts = step_title(test, budget), _shown_parts(budget, view)
-    noisy = ": noisy, its steps scatter by more than 15 %; run it again on a quieter machine"
-    yield paragraph(f"{title}{noisy if budget.is_noisy else ''}", Tone.STRONG, hanging=1)
+    noisy = "its steps scatter by more than 15 %; run it again on a quieter machine"
+    head = f"{title}: noisy, {noisy}" if budget.is_noisy else title
+    yield paragraph(head, Tone.STRONG, hanging=1)
     before = view.before.get(RowId(test, budget.name))
     if before is not None:
         yield from before_and_after(title, before, budget, view.about_before)
@@ -164,10 +166,7 @@ def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
                 f"{share.calls:,.0f}" if share.calls >= 1 else f"{share.calls:.2g}" if share.calls else "-"
             )
             cells = {**_cost_cells(share.ns, budget), Column("calls"): calls}
-            # All parts of redistributions count as one, as do those of FSDP2.
-            sums: Counter[str] = Counter()
-            for part, ns in share.parts.items():
-                sums[_family(part)] += round(ns)
+            sums = _by_family(share.parts)
             largest = [(part, ns) for part, ns in sums.most_common(2) if ns >= 0.2 * share.ns > 0]
             mostly = ", ".join(f"{part} {ns / share.ns:.0%}" for part, ns in largest)
             lines.append(Line(shorten_path(share.name) or nameless, cells, mostly))
@@ -189,11 +188,8 @@ def all_parts(budget: Budget) -> dict[str, float]:
 
 
 def _shares_text(budget: Budget) -> str:
-    """Format the length of a step and its four largest shares; redistributions are one, and so is FSDP2."""
-    sums = Counter[str]()
-    for part, ns in budget.parts.items():
-        sums[_family(part)] += round(ns)
-    largest = dict(sums.most_common(4))
+    """Format the length of a step and its four largest shares."""
+    largest = dict(_by_family(budget.parts).most_common(4))
     shown = {**largest, "rest": budget.measured_ns - sum(largest.values())}
     return f"{short(budget.measured_ns, UNITS)}: " + ", ".join(
         f"{part} {_percent(ns, budget, 0)}" for part, ns in shown.items()
@@ -334,14 +330,19 @@ def us(ns: float) -> str:
 
 def _percent(ns: float, budget: Budget, digits: int = 1) -> str:
     """Format a share of a step; that of a noisy one is marked."""
-    return (
-        f"{'~' if budget.is_noisy else ''}{ns / budget.measured_ns:.{digits}%}" if budget.measured_ns else "-"
-    )
+    if not budget.measured_ns:
+        return "-"
+    mark = "~" if budget.is_noisy else ""
+    return f"{mark}{ns / budget.measured_ns:.{digits}%}"
 
 
-def _family(part: str) -> str:
-    """Return the name that the parts of redistributions share, or those of FSDP2; else that of the part."""
-    return part.partition(" ")[0] if part in (*REDISTRIBUTION, *FSDP) else part
+def _by_family(parts: Mapping[str, float]) -> Counter[str]:
+    """Sum nanoseconds by part: all parts of redistributions are one, and so are those of FSDP2."""
+    sums = Counter[str]()
+    for part, ns in parts.items():
+        name = part.partition(" ")[0] if part in (*REDISTRIBUTION, *FSDP) else part
+        sums[name] += round(ns)
+    return sums
 
 
 KIND = Kind(
