@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.report.run import VERSION, saved_text
+from pytest_dtdispatch.report.run import VERSION, read_run, saved_text
 from tests.ab.fakes import calls, counted, fake_python, run_of
 from tests.ci.pull_requests import git
 
@@ -184,6 +185,14 @@ def test_judging_another_kind_of_file_is_refused(
     text = error_line(["ab", "--judge", str(whole)], 2, capsys)
     assert line in text
     assert str(path) in text
+
+
+def test_incomplete_run_is_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = whole / "head/02-time.json"
+    stopped = "the run stopped after 1 of 3 tests"
+    path.write_text(saved_text(replace(read_run(path), stopped=stopped)))
+    ends = f"{path}: the saved run is incomplete: {stopped}"
+    assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
 
 
 def test_run_that_was_cut_anywhere_is_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

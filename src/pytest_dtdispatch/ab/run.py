@@ -278,7 +278,7 @@ def read_folder(folder: Path) -> SavedRuns:
         folder: folder of ``--keep``, or of files that other runs saved.
 
     Raises:
-        DtDispatchError: a file is not a saved run, a side has none, or several builds of torch.
+        DtDispatchError: a file is not a complete saved run, a side has none, or several builds of torch.
     """
     base, head = (_read_side(folder / side, folder) for side in SIDES)
     return SavedRuns(base, head)
@@ -293,6 +293,9 @@ def _read_side(of_side: Path, folder: Path) -> list[ReportedRun]:
         raise DtDispatchError(str(error)) from None
     if not runs:
         raise DtDispatchError(f"--judge {folder}: it has no {of_side.name}/*.json, as --keep leaves them")
+    for run in runs:
+        if run.stopped:
+            raise DtDispatchError(f"{run.where}: the saved run is incomplete: {run.stopped}")
     names = ("torch version", "torch build")
     builds = {" ".join(run.environment.get(name, "") for name in names).strip() for run in runs}
     builds.discard("")  # of runs that measured nothing
