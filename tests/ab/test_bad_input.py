@@ -117,6 +117,10 @@ def test_unusable_interpreter_is_refused(
         ("os.kill(os.getpid(), 11)", "died of SIGSEGV"),
         ("print('ImportError: broken'); sys.exit(3)", "exit status 3: ImportError: broken"),
         ("sys.exit(5)", "no test was collected"),
+        (
+            "print('ERROR: usage: pytest\\npytest: error: unrecognized arguments: --keep'); sys.exit(4)",
+            "exit status 4: pytest: error: unrecognized arguments: --keep",
+        ),
         ("print('FAILED t.py::test_add - boom'); sys.exit(1)", "tests failed: FAILED t.py::test_add - boom"),
         ("sys.exit(0)", "measured nothing; its last output: "),
         ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "head.json is not JSON"),

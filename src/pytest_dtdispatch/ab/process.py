@@ -171,9 +171,11 @@ def _failure(status: int, lines: Sequence[str]) -> str:
         return f"died of {names.get(-status, f'signal {-status}')}"
     last = next((line for line in reversed(lines) if not line.startswith("=")), "")
     meanings = {0: "measured nothing; its last output", 1: "tests failed", 5: "no test was collected"}
-    prefixes = ("FAILED ", "ERROR", "E   ")
-    details = next((line for prefix in prefixes for line in lines if line.startswith(prefix)), last)
-    return f"{meanings.get(status, f'exit status {status}')}: {details[:MAX_LINE_LENGTH]}"
+    # The first line of a usage error of pytest is the usage.
+    details = [line for line in lines if status == 4 and ": error: " in line]
+    details += [line for prefix in ("FAILED ", "ERROR", "E   ") for line in lines if line.startswith(prefix)]
+    meaning = meanings.get(status, f"exit status {status}")
+    return f"{meaning}: {[*details, last][0][:MAX_LINE_LENGTH]}"
 
 
 def last_lines(log: Path) -> list[str]:
