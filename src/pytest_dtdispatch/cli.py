@@ -82,10 +82,12 @@ def _run(words: list[str]) -> int:
     from pytest_dtdispatch.plugin.kinds import metric_names
 
     metrics = metric_names()
-    if not (options.reason or options.limits):
-        raise DtDispatchError("the following arguments are required: --reason")
-    reason, margin = options.reason or "limit", options.new_margin
-    update = update_expected(options.file, options.results, reason, margin, metrics, options.limits)
+    reason = "limit" if options.limits and options.reason is None else options.reason
+    if reason is None:
+        raise DtDispatchError("the following arguments are required: --reason, or --limits")
+    update = update_expected(
+        options.file, options.results, reason, options.new_margin, metrics, options.limits
+    )
     say(f"{options.file}: {update}", Tone.GOOD)
     return 0
 

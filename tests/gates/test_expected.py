@@ -147,7 +147,7 @@ def test_update_rewrites_only_changed_rows(
     ]
     assert capsys.readouterr().out == (
         f"{files[0]}: 2 of 4 rows changed, 1 unchanged, because the results do not have them, "
-        "1 results have no row: --new-margin adds them\n"
+        "1 without a row: --new-margin adds them\n"
     )
     assert update(*files, reason="again") == 0
     assert files[0].read_text().splitlines() == after
@@ -188,6 +188,31 @@ def test_existing_counts_become_limits(files: tuple[Path, Path]) -> None:
         ("test_gone::train", "collectives"): False,  # the results do not have it
         ("test_new::train", "collectives"): True,
     }
+
+
+def test_row_with_margin_becomes_limit_of_todays_count(files: tuple[Path, Path]) -> None:
+    files[0].write_text("t.py::test_step::train,collectives,100,0.1,mine\n")
+    files[1].write_text("t.py::test_step::train,collectives,102\n")
+    for _ in range(2):  # the second update changes nothing
+        assert main(["expected", "update", str(files[0]), "--results", str(files[1]), "--limits"]) == 0
+        assert files[0].read_text() == "t.py::test_step::train,collectives,102,max,limit\n"
+
+
+def test_count_over_a_mesh_dimension_becomes_limit(files: tuple[Path, Path]) -> None:
+    files[0].write_text("t.py::test_step::train,collectives[tp],4,0,mine\n")
+    files[1].write_text("t.py::test_step::train,collectives[tp],4\n")
+    assert update(*files, "--limits") == 0
+    assert files[0].read_text() == "t.py::test_step::train,collectives[tp],4,max,mine\n"
+
+
+def test_limits_without_counts_are_refused(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files[0].unlink()
+    files[1].write_text(f"{NEW}\n")
+    assert update(*files, "--limits") == 2
+    assert "results.csv has no counts to limit" in refusal(capsys)
+    assert not files[0].exists()
 
 
 def test_times_are_not_new_beside_limits() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -37,6 +37,7 @@ from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.saved_run import name_renamed
 
 T = TypeVar("T")
+Key = tuple[str, str]  # name and metric
 
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
@@ -68,6 +69,11 @@ class ExpectedRow:
     reason: str = ""
     line: int = 0
     is_limit: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Its name and metric, which no other row of a file has."""
+        return self.name, self.metric
 
     def __str__(self) -> str:
         """Return its line of the file."""
@@ -110,7 +116,8 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
 
     def read(line: int, name: str, metric: str, value: str, margin: str, reason: str = "") -> ExpectedRow:
         is_limit = margin == LIMIT
-        noise_margin = 0.0 if is_limit else read_margin(margin, "noise_margin")
+        valid = f"a fraction from 0 to 1, or {LIMIT}"
+        noise_margin = 0.0 if is_limit else read_margin(margin, "noise_margin", valid)
         return ExpectedRow(
             name, metric, _whole(value, "expected"), noise_margin, plain_name(reason), line, is_limit
         )
@@ -152,12 +159,13 @@ def checked_reason(text: str) -> str:
     return reason
 
 
-def read_margin(text: str, field: str) -> float:
+def read_margin(text: str, field: str, valid: str = "a fraction from 0 to 1") -> float:
     """Parse a noise margin.
 
     Args:
         text: text of the margin.
         field: name of the field or flag, for the error message.
+        valid: valid values, for the error message.
 
     Raises:
         ValueError: it is not a fraction from 0 to 1.
@@ -168,13 +176,13 @@ def read_margin(text: str, field: str) -> float:
         margin = math.nan
     if not 0 <= margin <= 1:
         meant = f"; {margin:g} % is {margin / 100:g}" if 1 < margin <= 100 else ""
-        raise ValueError(f"{field} {shown(text)} is not a fraction from 0 to 1{meant}")
+        raise ValueError(f"{field} {shown(text)} is not {valid}{meant}")
     return margin
 
 
 def _rows(text: str, where: str, form: str, metrics: MetricNames, read: Callable[..., T]) -> tuple[T, ...]:
     """Parse all rows by ``read``; raise if two rows have the same name and metric."""
-    rows: dict[tuple[str, str], T] = {}
+    rows: dict[Key, T] = {}
     for line, content in enumerate(text.split("\n"), start=1):
         try:
             fields = _fields(content, form, metrics)
@@ -257,7 +265,7 @@ def judge_results(
     improved_fails: bool = True,
     tests: Collection[str] = (),
     unlisted: Iterable[RowId] = (),
-    explain: Callable[[MetricValue, int], RowVerdict | None] = lambda result, expected: None,
+    explain: Callable[[RowVerdict, ExpectedRow], RowVerdict] | None = None,
 ) -> Judgement:
     """Compare results with expected ones.
 
@@ -271,17 +279,14 @@ def judge_results(
         improved_fails: whether improved rows also fail the run.
         tests: names of the tests of the run, as in files.
         unlisted: rows of the run that no file has, which may be renamed rows of this file.
-        explain: function that judges a count by its expected value as a limit, with its causes; None for
-            results without causes.
+        explain: function that adds the causes to the verdict on a regressed row.
     """
     found = by_name(results)
     verdicts = []
     for row in expected:
-        result = found.pop((row.name, row.metric), None)
-        verdict = _judge_row(row, result, tests)
-        limited = explain(result, row.expected) if result and verdict.verdict is Verdict.REGRESSED else None
-        if limited and limited.verdict is Verdict.REGRESSED:
-            verdict = replace(verdict, details=limited.details[1:], lines=limited.lines)
+        verdict = _judge_row(row, found.pop(row.key, None), tests)
+        if explain and verdict.verdict is Verdict.REGRESSED:
+            verdict = explain(verdict, row)
         verdicts.append(verdict)
     add = "the expected file has no such row: add one to gate it"
     reported = {*REPORTED}
@@ -298,16 +303,16 @@ def judge_results(
     return replace(judgement, to_paste=tuple(map(str, corrections(expected, quiet))))
 
 
-def by_name(results: Iterable[MetricValue]) -> dict[tuple[str, str], MetricValue]:
+def by_name(results: Iterable[MetricValue]) -> dict[Key, MetricValue]:
     """Return results by their name in files and metric."""
     return {(name_in_files(result.row), result.metric): result for result in results}
 
 
-def corrections(expected: Sequence[ExpectedRow], results: Sequence[MetricValue]) -> Iterator[ExpectedRow]:
+def corrections(expected: Sequence[ExpectedRow], results: Iterable[MetricValue]) -> Iterator[ExpectedRow]:
     """Yield rows that differ by more than a third of their margin, with the new value and an empty reason."""
     found = by_name(results)
     for row in expected:
-        result = found.get((row.name, row.metric))
+        result = found.get(row.key)
         if result is not None and _is_off(row.expected, result.value, row.noise_margin):
             yield replace(row, expected=shortened(result.value, row.noise_margin), reason="")
 
@@ -352,38 +357,47 @@ def update_expected(
         margin = None if new_margin is None else read_margin(new_margin, "--new-margin")
         is_new = (has_limits or margin is not None) and not path.exists()
         file = ExpectedFile(str(path), "", ()) if is_new else read_expected(path, metrics)
-        results = read_results(results_path, metrics)
-        listed = {(row.name, row.metric) for row in file.rows}
-        found = by_name(results)
-        if margin is None and not has_limits and not listed & found.keys():
-            raise ValueError(f"{results_path} has no result for any row of {path}")
-        is_judged = {key: name_of_any_dim(each.metric) not in REPORTED for key, each in found.items()}
-        new = [each for key, each in found.items() if key not in listed and is_judged[key]]
-        limits = {key for key, each in found.items() if has_limits and metrics.get(each.metric)}
-        rows = [replace(row, is_limit=row.is_limit or (row.name, row.metric) in limits) for row in file.rows]
-        changed = {row.line: row for row in rows if row not in file.rows}
-        changed |= {row.line: replace(row, reason=reason) for row in corrections(rows, results)}
+        found = by_name(read_results(results_path, metrics))
+        listed = {row.key for row in file.rows}
+        counts = {(name, metric) for name, metric in found if metrics[name_of_any_dim(metric)]}
+        limits = counts if has_limits else set[Key]()
+        changed = _changed(file.rows, found, limits, reason)
+        new = [key for key in found if key not in listed and name_of_any_dim(key[1]) not in REPORTED]
         added = []
-        for result in new:
-            key = name_in_files(result.row), result.metric
+        for key in new:
             if margin is not None or key in limits:
-                room = 0.0 if metrics[result.metric] else margin or 0.0
-                value = shortened(result.value, room)
+                room = margin if margin and key not in counts else 0.0
+                value = shortened(found[key].value, room)
                 added.append(ExpectedRow(*key, value, room, reason, is_limit=key in limits))
-        text = file.with_rows([*changed.values(), *added])
+        if not added and not listed & found.keys():
+            missing = "counts to limit" if has_limits else f"result for any row of {path}"
+            raise ValueError(f"{results_path} has no {missing}")
+        text = file.with_rows([*changed, *added])
         parse_expected(text, str(path), metrics)
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
     if changed or added:
         write_atomic(path, text)
+    left = 0 if has_limits else len(new) - len(added)  # beside limits, times need no row
     others = (
         (len(added), "added"),
         (len(listed - found.keys()), "unchanged, because the results do not have them"),
-        (len(new) - len(added), "results have no row: --new-margin adds them"),
+        (left, "without a row: --new-margin adds them"),
     )
-    counts = [f"{len(changed):,} of {len(file.rows) + len(added):,} rows changed"]
-    done = ", ".join(counts + [f"{count:,} {text}" for count, text in others if count])
+    texts = [f"{len(changed):,} of {len(file.rows) + len(added):,} rows changed"]
+    texts += [f"{count:,} {text}" for count, text in others if count]
+    done = ", ".join(texts)
     return f"{done}; pytest --dtdispatch --dtdispatch-expected {path} judges them" if is_new else done
+
+
+def _changed(
+    rows: Sequence[ExpectedRow], found: Mapping[Key, MetricValue], limits: Collection[Key], reason: str
+) -> list[ExpectedRow]:
+    """Return rows that become limits, and rows whose value is corrected."""
+    now = [replace(row, noise_margin=0.0, is_limit=True) if row.key in limits else row for row in rows]
+    corrected = {row.key: replace(row, reason=reason) for row in corrections(now, found.values())}
+    updated = [corrected.get(row.key, row) for row in now]
+    return [row for row, before in zip(updated, rows, strict=True) if row != before]
 
 
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:
@@ -397,8 +411,9 @@ def _room(expected: int, noise_margin: float) -> Fraction:
 
 def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[str]) -> RowVerdict:
     figure = ", least" if any(row.metric in unit.metrics for unit in UNITS) else ""
-    wanted = f"{row.expected:,} +-{100 * row.noise_margin:g} %{figure}"
-    criterion = f"{row.metric} {f'at most {row.expected:,}' if row.is_limit else wanted}"
+    criterion = f"{row.metric} {row.expected:,} +-{100 * row.noise_margin:g} %{figure}"
+    if row.is_limit:
+        criterion = f"{row.metric} at most {row.expected:,}"
     if result is not None and result.ranks:
         criterion += f" on {ranks_text(result.ranks)}"
     verdict_of = partial(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pytest_dtdispatch.core.measurement import State
-from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import name_of_any_dim
@@ -25,7 +24,7 @@ from pytest_dtdispatch.core.verdicts import (
     thresholds_of,
     unjudged,
 )
-from pytest_dtdispatch.gates.expected import ExpectedFile, by_name, judge_results, parse_row
+from pytest_dtdispatch.gates.expected import ExpectedFile, ExpectedRow, by_name, judge_results, parse_row
 from pytest_dtdispatch.gates.saved_run import (
     compare_rows,
     environment_differences,
@@ -85,7 +84,7 @@ class Gates:
             run = self._compare(run, self.baseline, selection)
             gates += run.gates
         gates += self._judge_expected(run, selection)
-        return replace(run, gates=tuple(with_command(gates)))
+        return replace(run, gates=tuple(_with_command(gates)))
 
     # A saved run
 
@@ -189,7 +188,7 @@ class Gates:
             yield from (replace(disabled, where=file.where) for file in self.expected)
             return
         found = by_name(run.metrics()) if self.expected else {}
-        keys_of_files = [{(row.name, row.metric) for row in file.rows} for file in self.expected]
+        keys_of_files = [{row.key for row in file.rows} for file in self.expected]
         new = [number for key, number in found.items() if not any(key in keys for keys in keys_of_files)]
         names = {name for keys in keys_of_files for name, _ in keys}
         unlisted = [number.row for (name, _), number in found.items() if name not in names]
@@ -199,7 +198,7 @@ class Gates:
             rows = [row for row in file.rows if selection.has(parse_row(row.name, tests).test)]
             of_file = [number for key, number in found.items() if key in keys]
             fails = self.settings.improved == "fail"
-            explain = partial(_as_limit, run)
+            explain = partial(_with_causes, run)
             judgement = judge_results(rows, [*of_file, *new], fails, tests, unlisted, explain)
             command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", written])
             excluded = len(file.rows) - len(rows)
@@ -210,26 +209,31 @@ class Gates:
             new = []
 
 
-def _as_limit(run: ReportedRun, result: MetricValue, expected: int) -> RowVerdict | None:
-    """Judge a count of a step by a limit, for its causes; return None for other numbers."""
+def _with_causes(run: ReportedRun, verdict: RowVerdict, row: ExpectedRow) -> RowVerdict:
+    """Return the verdict on a count of a step with its causes, and unchanged for other numbers."""
     limits = {kind.metric: kind.limit for kind in COUNTS}
-    limit = limits.get(result.metric, result.metric)
-    for steps in run.results.get(Steps.kind, {}).get(result.row.test, ()):
-        if steps.name == result.row.label:
-            return next(iter(KINDS[Steps.kind].judge(steps, {limit: expected})), None)
-    return None
+    limit = limits.get(row.metric, row.metric)
+    for steps in run.results.get(Steps.kind, {}).get(verdict.row.test, ()):
+        if steps.name == verdict.row.label:
+            for limited in KINDS[Steps.kind].judge(steps, {limit: row.expected}):
+                verdict = replace(verdict, details=limited.details[1:], lines=limited.lines)
+    return verdict
 
 
-def with_command(gates: Sequence[Judgement]) -> list[Judgement]:
-    """Return the judgements, the last one that failed by counts with the command that finds what changed."""
-    by_counts = [gate for gate in gates if any(isinstance(row.change, CountChange) for row in gate.failed)]
-    tests = dict.fromkeys(row.row.test for gate in by_counts for row in gate.failed if row.change)
-    base = f"origin/{os.environ['GITHUB_BASE_REF']}" if os.environ.get("GITHUB_BASE_REF") else "main"
-    words = ["dtdispatch", "ab", "--metric", "counts", "--base-rev", base, "--head-rev", "HEAD", "--", *tests]
-    remark = f"what changed since the base: {shlex.join(words)}"
-    return [
-        replace(gate, remarks=(*gate.remarks, remark)) if gate in by_counts[-1:] else gate for gate in gates
-    ]
+def _with_command(gates: Sequence[Judgement]) -> list[Judgement]:
+    """Add the command that finds changed counts to the last gate that failed by counts."""
+    tests: dict[str, None] = {}
+    last = None
+    for gate in gates:
+        for row in gate.failed:
+            if isinstance(row.change, CountChange):
+                tests[row.row.test] = None
+                last = gate
+    base = os.environ.get("GITHUB_BASE_REF")
+    base_rev = f"origin/{base}" if base else "main"
+    words = ["dtdispatch", "ab", "--metric", "counts", "--base-rev", base_rev, "--head-rev", "HEAD", "--"]
+    remark = f"what changed since the base: {shlex.join([*words, *tests])}"
+    return [replace(gate, remarks=(*gate.remarks, remark)) if gate is last else gate for gate in gates]
 
 
 def judged_nothing(row: RowId, criterion: str, kind: Kind, skip_reason: str) -> RowVerdict:
