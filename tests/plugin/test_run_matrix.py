@@ -112,3 +112,12 @@ def test_count_above_its_limit_has_causes_and_a_command(
     assert gate.command == "dtdispatch expected update limits.csv --results RESULTS.csv --limits"
     ab = f"dtdispatch ab --metric counts --base-rev {base} --head-rev HEAD -- {TESTS[0]}"
     assert gate.remarks == (f"what changed since the base: {ab}",)
+
+
+def test_time_above_its_value_has_no_command_for_counts() -> None:
+    run, records = run_of(TESTS[0], results("add")["measured"])
+    text = "".join(f"{row.rpartition(',')[0]},1,0\n" for row in results_text(run.metrics()).splitlines())
+    expected = parse_expected(text, "expected.csv", metric_names())
+    [gate] = Gates(Settings(), expected=[expected]).judge(run, records, Selection(tests=KEYS)).gates
+    assert {row.verdict for row in gate.failed} == {Verdict.REGRESSED}
+    assert gate.remarks == ()

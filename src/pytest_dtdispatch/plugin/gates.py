@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import UNITS, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import name_of_any_dim
@@ -84,7 +84,9 @@ class Gates:
             run = self._compare(run, self.baseline, selection)
             gates += run.gates
         gates += self._judge_expected(run, selection)
-        return replace(run, gates=tuple(_with_command(gates)))
+        metrics = {metric for unit in UNITS for metric in unit.metrics}
+        timed = {number.row for number in run.metrics() if number.metric in metrics}
+        return replace(run, gates=tuple(_with_command(gates, timed)))
 
     # A saved run
 
@@ -220,13 +222,13 @@ def _with_causes(run: ReportedRun, verdict: RowVerdict, row: ExpectedRow) -> Row
     return verdict
 
 
-def _with_command(gates: Sequence[Judgement]) -> list[Judgement]:
-    """Add the command that finds changed counts to the last gate that failed by counts."""
+def _with_command(gates: Sequence[Judgement], timed: Collection[RowId]) -> list[Judgement]:
+    """Add the command that finds changed counts to the last gate that failed by rows without times."""
     tests: dict[str, None] = {}
     last = None
     for gate in gates:
         for row in gate.failed:
-            if isinstance(row.change, CountChange):
+            if isinstance(row.change, CountChange) and row.row not in timed:
                 tests[row.row.test] = None
                 last = gate
     base = os.environ.get("GITHUB_BASE_REF")
