@@ -85,3 +85,4 @@ def test_errors_of_all_looks_add_up_to_a_thousandth() -> None:
     assert 0.0009 < sum(errors) <= 0.001
     assert repeated_confidence(0.99) == repeated_confidence(0.75)
     assert repeated_confidence(7.0) == repeated_confidence(1.0)
+    assert repeated_confidence(0.0) == repeated_confidence(0.25)  # of a file by another program

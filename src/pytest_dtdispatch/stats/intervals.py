@@ -10,7 +10,7 @@ from itertools import combinations_with_replacement
 from statistics import NormalDist
 
 MAX_EXACT = 60  # pairs, for about 1 ms
-LOOKS = 4
+LOOKS = 4  # intervals of one comparison, each after a quarter of its time limit
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
@@ -120,12 +120,13 @@ def repeated_confidence(share: float) -> float:
     confidence intervals.
 
     Args:
-        share: number of samples as a fraction of the maximum, at least 0.25; rounded down to quarters.
+        share: number of samples as a fraction of the maximum; rounded down to quarters, at least one.
 
     Example:
         >>> errors = [1 - repeated_confidence(share) for share in (0.25, 0.5, 0.75, 1.0)]
         >>> [f"{error:.6f}" for error in errors], round(sum(errors), 4)
         (['0.000000', '0.000002', '0.000120', '0.000868'], 0.001)
     """
-    score = 3.33 / math.sqrt(min(int(LOOKS * share) / LOOKS, 1.0))
+    quarters = min(max(int(LOOKS * share), 1), LOOKS)
+    score = 3.33 / math.sqrt(quarters / LOOKS)
     return 1 - 2 * NormalDist().cdf(-score)
