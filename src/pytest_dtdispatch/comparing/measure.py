@@ -50,7 +50,7 @@ from pytest_dtdispatch.torchapi.tensors import group_backend, wait_for
 
 LONG_NS = 10_000_000  # a call that is this long may be a block
 REHEARSAL_CALLS = 3
-MOST_ROUNDS = 200  # longer blocks are as precise as more rounds
+MAX_ROUNDS = 200  # longer blocks are as precise as more rounds
 
 
 def calls_of_block(call_ns: int, fill_ns: int = 0, limit_ns: float = 1e9) -> int:
@@ -72,7 +72,7 @@ def calls_of_block(call_ns: int, fill_ns: int = 0, limit_ns: float = 1e9) -> int
         6
     """
     worth_ns = min(3 * fill_ns, limit_ns / 25 - fill_ns)
-    block_ns = max(3_000_000, limit_ns / MOST_ROUNDS - fill_ns, worth_ns)
+    block_ns = max(3_000_000, limit_ns / MAX_ROUNDS - fill_ns, worth_ns)
     return max(int(block_ns // max(call_ns, 1)), 1 if call_ns >= LONG_NS else 3)
 
 
@@ -147,7 +147,7 @@ class Turns:
                 )
                 round_ns += fill_ns + (warmup + calls) * call_ns
             stop = Stop(deadline, sys.maxsize, MIN_ROUNDS)
-            in_time = max(MIN_ROUNDS, int(min(MOST_ROUNDS, deadline.limit_ns / max(round_ns, 1))))
+            in_time = max(MIN_ROUNDS, int(min(MAX_ROUNDS, deadline.limit_ns / max(round_ns, 1))))
             planned = [number for each in self.series.values() for number in (each.calls, each.warmup)]
             agreed = stop.settle(plan.agreement, f"the rounds of {[*self.series]}", in_time, *planned)
             for series, calls, warmup in zip(self.series.values(), agreed[::2], agreed[1::2], strict=True):

@@ -131,7 +131,7 @@ class ComparedVariant(OneRow):
         name: name of its row, ``mlp[plain]``.
         label: label from the user, ``plain``.
         base_name: name of the comparison, ``mlp``.
-        measurement: its row; a sample is the median of the block of calls in a round.
+        measurement: its row; a sample is the trimmed mean of the block of calls in a round.
         counts: counts of one call; None if it cannot be repeated.
         advice: advice on a call.
         max_time_s: time limit of its rounds in seconds; 0 if their number was agreed on by ranks.
