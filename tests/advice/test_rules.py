@@ -628,10 +628,18 @@ def test_constant_growth_names_its_matching_source() -> None:
     assert advise([step, replace(step, dtensor_growth=1, spec_growth=1)]) == ()  # the growth may end
     [advice] = advise([StepCounts(spec_growth=1)] * 2)
     assert advice.seen == "1 live sharding spec more after each step"
-    first = miss("mm.default", "first call of this op", "first call of this op")
-    [advice] = advise([StepCounts(events=(first,), cache_growth=(("native", 2),))] * 2)
-    assert advice.seen == "2 cached plans more after each step, as of mm.default at train.py:7 (forward)"
     assert advise([StepCounts(dtensor_growth=-1)] * 3) == ()
+
+
+def test_avoiding_new_plans_saves_their_misses() -> None:
+    first = miss("slice.Tensor", "value of start", "value of start")
+    step = StepCounts(events=(first,), cache_growth=(("native", 1), ("FakeTensor", 2)))
+    cells = [spent(TRAIN, 900, Part.PROPAGATION, "slice")]
+    [advice] = advise([step] * 2, None, cells, 1_000 * US)
+    assert advice.seen == "2 cached plans more after each step, as of slice.Tensor at train.py:7 (forward)"
+    assert (advice.saves, advice.kind) == ("saves at most 1 miss", AdviceKind.CPU_TIME)
+    assert (advice.count, advice.ns) == (1, 900 * US)
+    assert advise([step, replace(step, cache_growth=(("FakeTensor", 1),))]) == ()  # the growth may end
 
 
 ADAMW = OptimizerStep("AdamW", FUSED, has_plain=False, is_partial=False)

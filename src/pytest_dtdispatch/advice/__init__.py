@@ -51,6 +51,7 @@ RULES = (
     Rule("unbind", calls.selected_in_a_loop, AdviceKind.CPU_TIME),
     Rule("dimensions of size 1", calls.dimensions_of_one, AdviceKind.CPU_TIME),
     Rule("misses", costs.recurring_misses, AdviceKind.CPU_TIME),
+    Rule("new plans", costs.new_plans, AdviceKind.CPU_TIME),
     Rule("growth", costs.growth, AdviceKind.MEMORY),
     Rule("modules", costs.elementwise_modules, AdviceKind.CPU_TIME),
     Rule("collector", costs.old_objects_collected, AdviceKind.CPU_TIME),

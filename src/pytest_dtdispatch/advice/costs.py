@@ -69,35 +69,44 @@ def recurring_misses(observed: Observed) -> Iterator[Finding]:
         yield Finding(missed, seen, missed[0].remedy, len(missed), "miss", ns=ns, ending=ending)
 
 
+def new_plans(observed: Observed) -> Iterator[Finding]:
+    """Advise if each step adds the same number of cached plans, and no other rule claims a miss."""
+    missed = observed.last(Miss)
+    direct = [one for one in missed if one.is_direct]
+    count = _constant_growth(observed, attrgetter("max_cache_growth"))
+    if count and direct and len(missed) == len(observed.every(Miss)):
+        such = f", as of {direct[0].op} at {where(lines_of(direct))}"
+        seen = f"{plural(count, 'cached plan')} more after each step{such}"
+        ns, change = observed.ns_of(missed), "give ops what they were given before"
+        yield Finding((), seen, change, len(missed), "miss", ns=ns)
+
+
 def growth(observed: Observed) -> Iterator[Finding]:
-    """Advise if each step adds the same number of live DTensors, sharding specs or cached plans."""
-    missed, unclaimed = observed.every(Miss), observed.last(Miss)
-    if missed:  # each miss adds a cache entry, which holds specs
-        direct = [one for one in unclaimed if one.is_direct]
-        if direct and len(unclaimed) == len(missed):
-            such = f", as of {direct[0].op} at {where(lines_of(direct))}"
-            change = "give ops what they were given before"
-            yield from _grown(observed, attrgetter("max_cache_growth"), "cached plan", such, change)
+    """Advise if each step adds the same number of live DTensors or sharding specs."""
+    if observed.every(Miss):  # each miss adds a cache entry, which holds specs
         return
-    change = "keep nothing beyond the step that holds them"
     held = f", as {observed.steps[-1].kept}" if observed.steps and observed.steps[-1].kept else ""
-    tensors = [*_grown(observed, attrgetter("dtensor_growth"), "live DTensor", held, change)]
-    yield from tensors or _grown(observed, attrgetter("spec_growth"), "live sharding spec", "", change)
+    tensors = [*_grown(observed, attrgetter("dtensor_growth"), "live DTensor", held)]
+    yield from tensors or _grown(observed, attrgetter("spec_growth"), "live sharding spec", "")
 
 
-def _grown(
-    observed: Observed, grown: Callable[[StepCounts], int], noun: str, such: str, change: str
-) -> Iterator[Finding]:
-    """Advise if several steps grew by the same number; name the line that wraps as many if it is unique."""
+def _constant_growth(observed: Observed, grown: Callable[[StepCounts], int]) -> int:
+    """Return by how many each of several steps grew; 0 if the numbers differ, as the growth may end."""
     counts = {grown(step) for step in observed.steps}
-    count = max(counts, default=0)
-    if len(observed.steps) > 1 and len(counts) == 1 and count > 0:
+    return max(*counts, 0) if len(observed.steps) > 1 and len(counts) == 1 else 0
+
+
+def _grown(observed: Observed, grown: Callable[[StepCounts], int], noun: str, such: str) -> Iterator[Finding]:
+    """Advise if several steps keep as many; name the line that wraps as many if it is unique."""
+    count = _constant_growth(observed, grown)
+    if count:
         wraps = grouped(((one.name, one.place), one) for one in observed.every(Wrapping))
         equal = [group for group in wraps.values() if len(group) == count]
         origin = ""
         if len(equal) == 1:
             origin = f", as many as {equal[0][0].name} makes at {where(lines_of(equal[0]))}"
         seen = f"{plural(count, noun)} more after each step{such}{origin}"
+        change = "keep nothing beyond the step that holds them"
         yield Finding((), seen, change, count, noun, saves="saves memory and no time")
 
 
