@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.stats.rank_sums import MAX_EXACT, mann_whitney
+from pytest_dtdispatch.stats.intervals import MAX_EXACT
+from pytest_dtdispatch.stats.rank_sums import mann_whitney
 from tests.stats.test_rank_sums import two_untied
 
 tied = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=6)

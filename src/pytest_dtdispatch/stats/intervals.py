@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import combinations_with_replacement
 from statistics import NormalDist
 
-MAX_EXACT = 60  # pairs, for about 1 ms
+MAX_EXACT = 60  # pairs, or both samples of a rank sum, for about 20 ms
 LOOKS = 4  # intervals of one comparison, each after a quarter of its time limit
 
 
@@ -32,25 +32,39 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
         >>> median_interval(range(1, 21), confidence=0.999)
         (3, 18)
     """
-    left_out = _left_out(len(values), confidence)
-    if left_out < 0:
+    tail, count = (1 - confidence) / 2, len(values)
+    if count > 1000:  # the normal approximation of the same section
+        k = math.floor((count - NormalDist().inv_cdf(1 - tail) * math.sqrt(count)) / 2)
+    else:
+        k = end_index([math.comb(count, below) for below in range(count + 1)], tail)
+    if k < 1:
         return None
     ordered = sorted(values)
-    return ordered[left_out], ordered[-1 - left_out]
+    return ordered[k - 1], ordered[-k]
 
 
-@lru_cache(maxsize=1024)
-def _left_out(count: int, confidence: float) -> int:
-    """Return the number of samples outside the interval at each end; -1 if there are too few samples."""
-    tail = (1 - confidence) / 2
-    if count > 1000:  # the normal approximation of the same section
-        return math.floor((count - NormalDist().inv_cdf(1 - tail) * math.sqrt(count)) / 2) - 1
-    ways = 0
-    for heads in range(count // 2 + 1):
-        ways += math.comb(count, heads)
-        if ways > tail * 2**count:
-            return heads - 1
-    return -1
+def end_index(ways: Sequence[int], tail: float) -> int:
+    """Return the largest k with ``P(T < k) <= tail``: the index of the ends of a distribution-free interval.
+
+    Args:
+        ways: number of equally probable cases with each value of the statistic T, from 0.
+        tail: probability outside of the interval at each end.
+
+    Example:
+        >>> end_index([1, 5, 10, 10, 5, 1], 0.05), end_index([1, 2, 1], 0.05)
+        (1, 0)
+    """
+    below, most = 0, tail * (1 + 1e-12) * sum(ways)  # 1 - confidence is rounded
+    for k, count in enumerate(ways):
+        below += count
+        if below > most:
+            return k
+    return len(ways)
+
+
+def normal_end_index(mean: float, deviation: float, tail: float) -> int:
+    """Return the same for a statistic with a nearly normal distribution, corrected for continuity."""
+    return max(0, math.floor(mean + 0.5 + NormalDist().inv_cdf(tail) * deviation))
 
 
 def paired_ratio(
@@ -81,7 +95,7 @@ def paired_ratio(
         >>> paired_ratio([10] * 10, [5] * 10, 0.999) is None
         True
     """
-    k = _index_of_end(len(base), (1 - confidence) / 2)
+    k = _signed_rank_index(len(base), (1 - confidence) / 2)
     if k < 1:
         return None
     logarithms = sorted(math.log(one / other) for other, one in zip(base, head, strict=True))
@@ -90,23 +104,18 @@ def paired_ratio(
 
 
 @lru_cache(maxsize=256)
-def _index_of_end(pairs: int, tail: float) -> int:
-    """Return the largest k with ``P(T < k) <= tail`` for the signed-rank statistic; 0 if there is none."""
+def _signed_rank_index(pairs: int, tail: float) -> int:
+    """Return the index of the ends of the interval of :func:`paired_ratio`; 0 if there are too few pairs."""
     if tail <= 0:
         return 0
+    highest = pairs * (pairs + 1) // 2
     if pairs > MAX_EXACT:
-        deviation = math.sqrt(pairs * (pairs + 1) * (2 * pairs + 1) / 24)
-        return max(0, math.floor(pairs * (pairs + 1) / 4 + 0.5 + NormalDist().inv_cdf(tail) * deviation))
-    width = pairs + 1  # bits of the number of sets of ranks with one sum; the numbers are packed by sum
-    ways = 1
+        return normal_end_index(highest / 2, math.sqrt(highest * (2 * pairs + 1) / 12), tail)
+    ways = [1] + [0] * highest  # number of sets of ranks by their sum
     for rank in range(1, pairs + 1):
-        ways += ways << (width * rank)
-    below, k, most = 0, 0, tail * (1 + 1e-12) * 2**pairs  # 1 - confidence is rounded
-    while below + (ways & (2**width - 1)) <= most:
-        below += ways & (2**width - 1)
-        ways >>= width
-        k += 1
-    return k
+        for total in range(highest, rank - 1, -1):
+            ways[total] += ways[total - rank]
+    return end_index(ways, tail)
 
 
 def repeated_confidence(share: float) -> float:

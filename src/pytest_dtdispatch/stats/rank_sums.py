@@ -8,9 +8,9 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from statistics import NormalDist, median, quantiles, variance
+from statistics import median, quantiles, variance
 
-MAX_EXACT = 60  # total size of both samples, for about 20 ms
+from pytest_dtdispatch.stats.intervals import MAX_EXACT, end_index, normal_end_index
 
 
 def mann_whitney(base: Sequence[float], head: Sequence[float]) -> float:
@@ -95,7 +95,12 @@ def shift_interval(
         (7, 13)
     """
     ordered = sorted(_differences(base, head))
-    k = _smallest_index(len(base), len(head), (1 - confidence) / 2)
+    tail, size = (1 - confidence) / 2, len(base) + len(head)
+    if size > MAX_EXACT:
+        mean = len(base) * len(head) / 2
+        k = normal_end_index(mean, math.sqrt(mean * (size + 1) / 6), tail)
+    else:
+        k = end_index(mann_whitney_counts(len(base), len(head)), tail)
     if k < 1:
         return -math.inf, math.inf
     return ordered[k - 1], ordered[-k]
@@ -228,18 +233,3 @@ def mann_whitney_counts(base: int, head: int) -> tuple[int, ...]:
 def _differences(base: Sequence[float], head: Sequence[float]) -> list[float]:
     """Return every difference ``head - base``."""
     return [h - b for h in head for b in base]
-
-
-def _smallest_index(base: int, head: int, tail: float) -> int:
-    """Return the largest k with ``P(U < k) <= tail``; 0 if there is no larger one."""
-    if base + head > MAX_EXACT:
-        deviation = math.sqrt(base * head * (base + head + 1) / 12)
-        # P(U <= k - 1) with the correction for continuity.
-        return max(0, math.floor(base * head / 2 + 0.5 + NormalDist().inv_cdf(tail) * deviation))
-    counts = mann_whitney_counts(base, head)
-    most = tail * math.comb(base + head, head) * (1 + 1e-12)  # 1 - confidence is rounded
-    below, k = 0, 0
-    while k < len(counts) and below + counts[k] <= most:
-        below += counts[k]
-        k += 1
-    return k
