@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import bdb
 import cProfile
-import json
 import os
 import sys
 import threading
 import tracemalloc
 import types
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from pytest_dtdispatch.core.environment import (
-    Environment,
     World,
     _tool_of,
     load_text,
@@ -26,7 +23,6 @@ from pytest_dtdispatch.core.environment import (
     why_no_world,
 )
 
-ENVIRONMENT = Environment("2.13.0", "abc123", "", "cpu", "", "fake", 4, 2, "native+python")
 TORCHRUN = {
     "RANK": "3",
     "WORLD_SIZE": "4",
@@ -36,10 +32,6 @@ TORCHRUN = {
     "MASTER_PORT": "29500",
 }
 IN_IT = "in the environment"
-
-
-def test_environment_survives_a_json_round_trip() -> None:
-    assert Environment(**json.loads(json.dumps(asdict(ENVIRONMENT)))) == ENVIRONMENT
 
 
 @pytest.mark.parametrize(

@@ -20,53 +20,23 @@ from pytest_dtdispatch.errors import UnsupportedTorchError
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
-@dataclass(frozen=True)
-class Environment:
-    """Properties that figures of a run depend on, without those that pytest-benchmark already records.
+def environment_summary(environment: Mapping[str, Any]) -> str:
+    """Return one line with the properties that differ most often between two runs on one machine.
 
     Args:
-        torch_version: value of ``torch.__version__``.
-        torch_build: git revision that torch was built from.
-        cuda: CUDA version of the build, empty for a CPU build.
-        device: device type of the run's default mesh.
-        device_name: name of the GPU, empty on a CPU.
-        backend: backend of the run's default process group.
-        world_size: number of ranks in the run's default mesh.
-        threads: number of torch's intra-op threads.
-        cache_interface: sharding-propagation caches of this torch, such as ``native+python``.
-        driver: newest CUDA version that the GPU driver supports, empty on a CPU.
-        nccl: version of NCCL, empty on a CPU.
-        ranks: number of processes that measured.
-        rank_stat: statistic over the ranks, ``median`` or ``max``; empty for one process.
+        environment: properties by name, as :func:`pytest_dtdispatch.meshes.spec.run_environment` returns.
+
+    Example:
+        >>> cpu = {"device": "cpu", "device_name": "", "driver": "", "nccl": ""}
+        >>> caches = {"cache_interface": "native+python", "threads": 2}
+        >>> environment_summary({"torch_version": "2.13.0+cpu", **cpu, **caches})
+        'torch 2.13.0+cpu, cpu, native+python caches, 2 threads'
     """
-
-    torch_version: str
-    torch_build: str
-    cuda: str
-    device: str
-    device_name: str
-    backend: str
-    world_size: int
-    threads: int
-    cache_interface: str
-    driver: str = ""
-    nccl: str = ""
-    ranks: int = 1
-    rank_stat: str = ""
-
-    @property
-    def summary(self) -> str:
-        """One line with the properties that differ most often between two runs on one machine.
-
-        Example:
-            >>> Environment("2.13.0+cpu", "abc", "", "cpu", "", "fake", 4, 2, "native+python").summary
-            'torch 2.13.0+cpu, cpu, native+python caches, 2 threads'
-        """
-        parts = (self.device_name, self.driver and f"driver {self.driver}", self.nccl and f"NCCL {self.nccl}")
-        details = ", ".join(filter(None, parts))
-        device = f"{self.device} ({details})" if details else self.device
-        caches, threads = f"{self.cache_interface} caches", plural(self.threads, "thread")
-        return f"torch {self.torch_version}, {device}, {caches}, {threads}"
+    titles = {"device_name": "", "driver": "driver ", "nccl": "NCCL "}
+    details = [f"{title}{environment[name]}" for name, title in titles.items() if environment[name]]
+    device = f"{environment['device']} ({', '.join(details)})" if details else environment["device"]
+    caches, threads = f"{environment['cache_interface']} caches", plural(environment["threads"], "thread")
+    return f"torch {environment['torch_version']}, {device}, {caches}, {threads}"
 
 
 @contextmanager
@@ -104,17 +74,8 @@ def speed_variables(environ: Mapping[str, str]) -> dict[str, str]:
         {'OMP_NUM_THREADS': '2', 'TORCH_HOME': 'set'}
     """
     prefixes = (
-        *(
-            "OMP_",
-            "MKL_",
-            "KMP_",
-            "GOMP_",
-            "OPENBLAS_",
-            "TORCH_",
-            "TORCHINDUCTOR_",
-            "TORCHDYNAMO_",
-            "PYTORCH_",
-        ),
+        *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_"),
+        *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_"),
         *("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "MALLOC_", "LD_PRELOAD"),
         *("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONOPTIMIZE", "PYTHON_GIL", "PYTHON_JIT"),
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from pytest_dtdispatch.core.environment import Environment, World, read_world
+from pytest_dtdispatch.core.environment import World, read_world
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.errors import DevicesError, MeshError
 from pytest_dtdispatch.torchapi.missing_api import cuda_driver_version
@@ -86,9 +87,17 @@ def _check_backend(backend: str, device: str) -> None:
 
 
 def run_environment(
-    mesh: tuple[int, ...], device: str, backend: str, rank_stat: str = "", one_thread: bool = True
-) -> Environment:
-    """Return the environment of a run with this default mesh."""
+    mesh: tuple[int, ...], device: str, backend: str, rank_stat: str, one_thread: bool
+) -> dict[str, Any]:
+    """Return the properties that figures of a run depend on, without those that pytest-benchmark records.
+
+    Args:
+        mesh: shape of the run's default mesh.
+        device: its device type, or ``auto``.
+        backend: backend of the run's default process group, or ``auto``.
+        rank_stat: statistic over the ranks, ``median`` or ``max``.
+        one_thread: whether calls are measured in one intra-op thread.
+    """
     world = read_world(os.environ)
     try:
         spec = choose_mesh(mesh, device, backend)
@@ -96,18 +105,18 @@ def run_environment(
         spec = MeshSpec(mesh, device, backend)
     on_cuda = spec.device == "cuda" and torch.cuda.is_available()
     nccl = torch.cuda.nccl.version() if on_cuda and dist.is_nccl_available() else ()
-    return Environment(
-        torch_version=torch.__version__,
-        torch_build=str(getattr(torch.version, "git_version", "unknown")),
-        cuda=torch.version.cuda or "",
-        device=spec.device,
-        device_name=torch.cuda.get_device_name() if on_cuda else "",
-        backend=spec.backend,
-        world_size=spec.world_size,
-        threads=1 if one_thread else torch.get_num_threads(),
-        cache_interface=ShardingCaches().interface,
-        driver=cuda_driver_version() if on_cuda else "",
-        nccl=".".join(map(str, nccl)),
-        ranks=world.size,
-        rank_stat=rank_stat if world.is_many else "",
-    )
+    return {
+        "torch_version": torch.__version__,
+        "torch_build": str(getattr(torch.version, "git_version", "unknown")),
+        "cuda": torch.version.cuda or "",  # empty for a CPU build
+        "device": spec.device,
+        "device_name": torch.cuda.get_device_name() if on_cuda else "",
+        "backend": spec.backend,
+        "world_size": spec.world_size,
+        "threads": 1 if one_thread else torch.get_num_threads(),
+        "cache_interface": ShardingCaches().interface,
+        "driver": cuda_driver_version() if on_cuda else "",  # newest CUDA version that it supports
+        "nccl": ".".join(map(str, nccl)),
+        "ranks": world.size,  # processes that measured
+        "rank_stat": rank_stat if world.is_many else "",
+    }

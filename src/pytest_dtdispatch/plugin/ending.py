@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.core.environment import environment_summary
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import first_of
 from pytest_dtdispatch.core.verdicts import Verdict
@@ -147,8 +148,9 @@ def _documents(run: Run, view: View, width: int, nothing: str, verbosity: int) -
             legends = [document.legend_of() for document in explained]
             if explained and not view.verbose:
                 legends = [brief_legend(explained, width)]
-            about = [one_line(text, indent=1) for text in (settings.environment().summary, *run.about())]
-            yield Document((*about, *(paragraph(text, indent=1) for text in legends if text)))
+            about = (environment_summary(settings.environment()), *run.about())
+            lines = [one_line(text, indent=1) for text in about]
+            yield Document((*lines, *(paragraph(text, indent=1) for text in legends if text)))
         yield notice(*unmatched)
     yield notice(*first_of([f"not measured: {text}" for text in run.unmeasured()], MAX_NAMES))
     yield reported.notices

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -194,7 +193,7 @@ class Bridge:
         if not self._settings.measure:
             return
         try:
-            environment = asdict(self._settings.environment())
+            environment = self._settings.environment()
         except DtDispatchError as error:
             raise pytest.UsageError(str(error)) from None
         metric = self._settings.metric  # rows of different custom metrics are not comparable

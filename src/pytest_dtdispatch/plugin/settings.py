@@ -6,7 +6,7 @@ start of pytest declares the table, so parsers are imported only when a value is
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_dtdispatch.core.environment import Environment
     from pytest_dtdispatch.core.parsing import Export
     from pytest_dtdispatch.core.verdicts import Threshold
 
@@ -189,7 +188,7 @@ class Settings:
         """Limits by name; empty if none is set."""
         return self.max or {}
 
-    def environment(self) -> Environment:
+    def environment(self) -> dict[str, Any]:
         """Return the environment of the figures."""
         from pytest_dtdispatch.meshes.spec import run_environment
 
@@ -210,7 +209,7 @@ class Settings:
             "pytest-dtdispatch": version("pytest-dtdispatch"),
             "pytest": version("pytest"),
             "metric": self.metric,
-            **{name.replace("_", " "): str(value) for name, value in asdict(self.environment()).items()},
+            **{name.replace("_", " "): str(value) for name, value in self.environment().items()},
             **software(os.environ),
         }
         return {name: text for name, text in parts.items() if text}
