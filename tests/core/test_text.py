@@ -97,7 +97,7 @@ def test_distinct_signatures_have_distinct_bounded_texts(
     assert (one == other) == (one.full == other.full) == (str(one) == str(other))
     assert len(str(one)) <= MAX_LENGTH
     assert str(one).startswith(f"{one.op}(")
-    assert str(one).endswith(one.place)
+    assert str(one).endswith(f"@{one.mesh_device}")
     assert (str(one) == one.full) == (len(one.full) <= MAX_LENGTH)
     assert cut_name(str(one), limit) == cut_name(one.full, limit)
     assert len(re.findall("#[0-9a-f]{8}", cut_name(cut_name(str(one), more), limit))) <= 1, (

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_dtdispatch.core.plain_data import MAX_NUMBER, Natural, Size
+from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.text import TextEnum
 
 PASSES = 8
@@ -244,18 +245,14 @@ class Samples:
     def median_ns(self) -> float:
         """Median latency in nanoseconds, or the statistic over the ranks; there must be a latency."""
         if self.by_rank:
-            return self.slowest[1] if self.stat == "max" else self.middle_ns
+            medians = self.rank_medians.values()
+            return max(medians) if self.stat == "max" else float(statistics.median(medians))
         return statistics.median(self.ns)
 
     @property
     def rank_medians(self) -> dict[int, float]:
         """Median of each rank."""
         return {rank: statistics.median(values) for rank, values in self.by_rank}
-
-    @property
-    def middle_ns(self) -> float:
-        """Median of the rank medians; the median itself for one process."""
-        return float(statistics.median(self.rank_medians.values())) if self.by_rank else self.median_ns
 
     @property
     def slowest(self) -> tuple[int, float]:
@@ -265,8 +262,9 @@ class Samples:
     @property
     def spread(self) -> float:
         """Difference between the slowest and the fastest rank, as a fraction of the median over ranks."""
-        least = min(self.rank_medians.values())
-        return (self.slowest[1] - least) / self.middle_ns if self.middle_ns else 0.0
+        medians = self.rank_medians.values()
+        middle = statistics.median(medians)
+        return (max(medians) - min(medians)) / middle if middle else 0.0
 
     @property
     def is_noisy(self) -> bool:
@@ -410,6 +408,14 @@ class Measurement:
     calls: Natural
     figures: Figures
     backend: str = ""
+
+    @classmethod
+    def of_signature(
+        cls, signature: Signature, calls: int, figures: Figures, backend: str = ""
+    ) -> Measurement:
+        """Return the measurement of the calls of a signature."""
+        names = str(signature), signature.full, signature.op, signature.mesh_device
+        return cls(*names, Contains.DISPATCH, calls, figures, backend)
 
     def of(self, state: State) -> Samples | None:
         """Return the samples of a state, or None if none was recorded."""

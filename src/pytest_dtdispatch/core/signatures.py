@@ -39,12 +39,7 @@ class Signature:
     def full(self) -> str:
         """Text of the signature without a limit of its length."""
         arguments = ", ".join(a if isinstance(a, str) else f"[{_runs(a)}]" for a in self.arguments)
-        return f"{self.op}({arguments}){self.place}"
-
-    @property
-    def place(self) -> str:
-        """Mesh and device as the end of a name: ``@4``, ``@2x4:cuda``."""
-        return f"@{self.mesh_device}"
+        return f"{self.op}({arguments})@{self.mesh_device}"
 
     @property
     def mesh_device(self) -> str:

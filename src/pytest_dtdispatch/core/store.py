@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, Samples, fastest
+from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, fastest
 from pytest_dtdispatch.core.results import Finding, MetricValue, NamedCall, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
@@ -92,19 +92,13 @@ class TestRecord:
         results = (result for of_kind in self.results.values() for result in of_kind)
         return (*self.measured, *(row for result in results for row in result.rows()))
 
-    def times(self) -> Iterator[tuple[RowId, Measurement, Samples]]:
-        """Yield the identity, row and samples of every state with latencies."""
-        for row in self.rows():
-            for samples in row.times():
-                yield RowId(self.test, row.label, samples.state), row, samples
-
-    def numbers(self, excluded: Collection[str] = ()) -> Iterator[MetricValue]:
-        """Yield numbers of results that are not part of rows, without excluded kinds; maxima of ranks."""
+    def numbers(self) -> Iterator[MetricValue]:
+        """Yield numbers of results that are not part of rows; maxima of ranks."""
         if self.merged_numbers is not None:
             yield from self.merged_numbers
             return
-        for kind, of_kind in self.results.items():
-            for result in () if kind in excluded else of_kind:
+        for of_kind in self.results.values():
+            for result in of_kind:
                 row = RowId(self.test, result.name)
                 yield from (MetricValue(row, *metric) for metric in result.metrics())
 
@@ -171,13 +165,12 @@ class ResultStore:
     traces: list[str] = field(default_factory=list)
     uncounted: set[tuple[str, str]] = field(default_factory=set)
     _calls: dict[Signature, int] = field(default_factory=dict)
-    _figures: dict[Signature, Figures] = field(default_factory=dict)
-    _backends: dict[Signature, str] = field(default_factory=dict)
+    _first: dict[Signature, Measurement] = field(default_factory=dict)
     _found: dict[str, dict[str, Finding]] = field(default_factory=dict)
 
     def count(self, signature: Signature) -> bool:
         """Count a call of a recorded signature; return False, and count nothing, if it is new."""
-        if signature not in self._figures:
+        if signature not in self._calls:
             return False
         self._calls[signature] += 1
         return True
@@ -185,8 +178,7 @@ class ResultStore:
     def enter(self, signature: Signature, figures: Figures, backend: str = "") -> None:
         """Record a new signature with the figures and the backend of its first call."""
         self._calls[signature] = 1
-        self._figures[signature] = figures
-        self._backends[signature] = backend
+        self._first[signature] = Measurement.of_signature(signature, 1, figures, backend)
 
     def enter_call(self, name: str, mesh: str, figures: Figures, backend: str = "") -> None:
         """Record a named call on a mesh, as text: ``2x4``, or empty if unknown."""
@@ -206,7 +198,7 @@ class ResultStore:
 
     def ops(self) -> set[str]:
         """Return every DTensor op that captures received."""
-        return self.passed_over | {signature.op for signature in self._figures}
+        return self.passed_over | {signature.op for signature in self._calls}
 
     def of(self, kind: str) -> tuple[Any, ...]:
         """Return the results of one kind in the order they were added."""
@@ -224,13 +216,7 @@ class ResultStore:
 
     def freeze(self, kinds: Iterable[str] = ()) -> TestRecord:
         """Return the record of the test, with results of these kinds in their order."""
-        ops = (
-            Measurement(
-                *(str(op), op.full, op.op, op.mesh_device, Contains.DISPATCH, self._calls[op], figures),
-                backend=self._backends[op],
-            )
-            for op, figures in self._figures.items()
-        )
+        ops = (replace(self._first[signature], calls=calls) for signature, calls in self._calls.items())
         calls = (row for call in self.of(NamedCall.kind) for row in call.rows())
         others = [kind for kind in kinds if kind != NamedCall.kind and kind in self._found]
         return TestRecord(

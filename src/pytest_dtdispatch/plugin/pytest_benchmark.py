@@ -15,6 +15,7 @@ import pytest
 from pytest_dtdispatch.core.environment import cpu_model, read_world
 from pytest_dtdispatch.core.files import locked, write_atomic
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
+from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls, shown
 from pytest_dtdispatch.errors import DtDispatchError
@@ -153,12 +154,15 @@ class Bridge:
             "repeat": settings.repeat,
             "max_time": settings.max_time,
         }
-        for row_id, measurement, samples in record.times():
-            row = _row(item, str(row_id), measurement, samples)
-            entry = Metadata(row, iterations=1, options={**options, "rounds": measurement.figures.rounds})
-            for ns in samples.ns:
-                entry.update(ns / 1e9)
-            entries.append(entry)
+        for measurement in record.rows():
+            options["rounds"] = measurement.figures.rounds
+            for samples in measurement.times():
+                name = str(RowId(record.test, measurement.label, samples.state))
+                row = _row(item, name, measurement, samples)
+                entry = Metadata(row, iterations=1, options=dict(options))
+                for ns in samples.ns:
+                    entry.update(ns / 1e9)
+                entries.append(entry)
         session.benchmarks += entries
 
     def pytest_sessionstart(self) -> None:

@@ -261,10 +261,7 @@ def visible_rows(rows: Sequence[CostedRow], view: View) -> tuple[Sequence[Costed
 def timed_document(title: str, timed: Mapping[Signature, Sequence[Figures]]) -> Document:
     """Render a region whose calls were timed: one line per signature, from all its calls."""
     figures = {op: replace(merge(calls), remarks=()) for op, calls in timed.items()}
-    rows = [
-        Measurement(str(op), op.full, op.op, op.mesh_device, Contains.DISPATCH, len(timed[op]), of_op)
-        for op, of_op in figures.items()
-    ]
+    rows = [Measurement.of_signature(op, len(timed[op]), of_op) for op, of_op in figures.items()]
     if not rows:
         return Document((one_line("nothing was timed: no op on DTensors ran in the region"),))
     return document({title: rows}, View(verbose=True))
