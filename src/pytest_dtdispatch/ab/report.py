@@ -29,7 +29,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     plain,
 )
-from pytest_dtdispatch.report.judgements import TONES, gravity, number_text, verdict_counts
+from pytest_dtdispatch.report.judgements import TONES, badness, number_text, verdict_counts
 from pytest_dtdispatch.report.markdown import document_text, folded
 
 LEGENDS = {
@@ -70,7 +70,7 @@ def run_document(judged: Judged) -> Document:
 
 def pasted_text(judged: Judged) -> str:
     """Return Markdown for a pull request: the verdict, rows that changed, then rows that passed, folded."""
-    rows = sorted(judged.verdicts, key=gravity)
+    rows = sorted(judged.verdicts, key=badness)
     changed = [one for one in rows if one.verdict is not Verdict.PASSED]
     passed = [one for one in rows if one.verdict is Verdict.PASSED]
     metric, counts = judged.rule.metric, plain(verdict_counts(rows))

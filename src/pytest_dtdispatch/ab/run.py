@@ -20,7 +20,7 @@ from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, work
 from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
-from pytest_dtdispatch.report.judgements import gravity
+from pytest_dtdispatch.report.judgements import badness
 from pytest_dtdispatch.report.run import ReportedRun, Turn, read_run, saved_text
 from pytest_dtdispatch.report.screen import say
 
@@ -217,7 +217,7 @@ class Runner:
         """Profile the worst three rows; a failure of it does not change the verdicts."""
         judged = judge_runs(self.runs["base"], self.runs["head"], self._request.rule)
         changed = [one for one in judged.verdicts if one.verdict in CHANGED]
-        self._profiled = [one.row.test for one in sorted(changed, key=gravity)[:3]]
+        self._profiled = [one.row.test for one in sorted(changed, key=badness)[:3]]
         if changed:
             try:
                 self._run_pair(SIDES)

@@ -189,7 +189,8 @@ def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
 
 def badness(row: RowVerdict) -> tuple[int, float]:
     """Return a sort key: the worst row first, rows that passed last, and of these the slowest first."""
-    return (len(ORDER) if row.verdict is Verdict.PASSED else gravity(row)[0]), gravity(row)[1]
+    severity = len(ORDER) if row.verdict is Verdict.PASSED else ORDER.index(row.verdict)
+    return severity, -(_change_percent(row) or 0.0)
 
 
 def worst_text(rows: Iterable[RowVerdict]) -> str:
@@ -199,11 +200,6 @@ def worst_text(rows: Iterable[RowVerdict]) -> str:
         return ""
     change = f", {change_text(worst)}" if change_text(worst) else ""
     return f"worst: {cut_name(name_in_files(worst.row))}{change}, {_verdict_word(worst)[0]}"
-
-
-def gravity(row: RowVerdict) -> tuple[int, float]:
-    """Return a sort key: the most severe verdict first, then the largest growth."""
-    return ORDER.index(row.verdict), -(_change_percent(row) or 0.0)
 
 
 def _change_percent(row: RowVerdict) -> float | None:

@@ -29,9 +29,9 @@ from pytest_dtdispatch.report.document import (
     plain,
 )
 from pytest_dtdispatch.report.judgements import (
+    badness,
     change_text,
     drift_lines,
-    gravity,
     judgement_document,
     row_text,
     verdict_counts,
@@ -137,7 +137,7 @@ def _head(run: ReportedRun, worst: str) -> str:
     parts = [f"## dtdispatch: {verdict_text(run)}\n"]
     judged = [(gate, row) for gate in run.gates for row in gate.verdicts if row.verdict is not Verdict.PASSED]
     if judged:
-        judged.sort(key=lambda each: gravity(each[1]))
+        judged.sort(key=lambda each: badness(each[1]))
         lines = []
         for gate, row in judged[:100]:
             cells = {
@@ -192,7 +192,7 @@ def error_commands(gates: Sequence[Judgement], locations: Mapping[str, tuple[str
         for gate in gates
         if gate.has_failed and not gate.failed
     ]
-    failed = sorted((row for gate in gates for row in gate.failed), key=gravity)
+    failed = sorted((row for gate in gates for row in gate.failed), key=badness)
     room = max_errors - len(lines)
     shown = failed if len(failed) <= room else failed[: max(room - 1, 0)]
     lines += [_row_error(row, locations) for row in shown]
