@@ -207,6 +207,17 @@ def test_entries_after_ten_are_folded_on_the_page() -> None:
     assert page.text.index("2 more") < page.text.index("remedy 11") < page.text.index("row 11,1")
 
 
+def test_only_items_are_collapsed() -> None:
+    """The remedy below "and 44 more new rows" was collapsed, under the number of all collapsed items."""
+    items = [one_line(Span(f"item {n}"), " of two spans", indent=1) for n in range(14)]
+    below = paragraph("a deeper line", indent=2)
+    blocks = (*items[:12], below, one_line("and others", indent=1), below, *items[12:])
+    page = page_of(ReportedRun(results=own(*blocks)))
+    assert re.findall(r"(\d+) more", page.text) == ["2", "2"]
+    visible = re.sub(r"(?s)<details>.*?</details>", "", html_page(ReportedRun(results=own(*blocks))))
+    assert [visible.count(text) for text in ("of two spans", "a deeper line")] == [10, 1]
+
+
 def test_wide_table_omits_optional_columns() -> None:
     titles = [f"c{n}" for n in range(13)]
     line = Line("l", {Column(title): f"cell {title}" for title in titles})

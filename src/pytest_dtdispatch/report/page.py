@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Proof, State
 from pytest_dtdispatch.core.row_id import RowId
@@ -135,36 +135,23 @@ def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
 
 def _section(title: str, blocks: Iterable[Block]) -> dict[str, Any]:
     """Return a section with long lists collapsed; if a table has a total, a wide screen has two columns."""
-    folded: list[Block | Folded] = []
-    items, rest = 0, list[Block]()
+    shown: list[Block | list[Block]] = []  # a list is collapsed
+    items, is_collapsed = 0, False
     for block in blocks:
         # An item is an indented line of several spans, with the deeper lines below it.
         indent, pieces = (block.indent, len(block.spans)) if isinstance(block, Paragraph) else (0, 0)
-        is_item = indent == 1 and pieces > 1
-        items += is_item
-        if items > MAX_ITEMS and (is_item or indent > 1):
-            rest.append(block)
-            continue
-        if rest:
-            folded.append(Folded(items - MAX_ITEMS, tuple(rest)))
-            rest = []
-        folded.append(block)
-    if rest:
-        folded.append(Folded(items - MAX_ITEMS, tuple(rest)))
-    has_columns = any(getattr(block, "has_total", False) for block in folded)
-    return {"title": title, "blocks": folded, "has_columns": has_columns}
-
-
-class Folded(NamedTuple):
-    """Collapsed items of a list.
-
-    Args:
-        items: number of items.
-        blocks: blocks of all these items.
-    """
-
-    items: int
-    blocks: tuple[Block, ...]
+        if indent <= 1:
+            is_item = indent == 1 and pieces > 1
+            items += is_item
+            is_collapsed = is_item and items > MAX_ITEMS
+        if not is_collapsed:
+            shown.append(block)
+        elif isinstance(shown[-1], list):
+            shown[-1].append(block)
+        else:
+            shown.append([block])
+    has_columns = any(getattr(block, "has_total", False) for block in shown)
+    return {"title": title, "blocks": shown, "has_columns": has_columns}
 
 
 def _fitted(table: Table) -> Table:
