@@ -215,9 +215,8 @@ def test_drifting_machine_does_not_bias_the_exponent(exponent: float, drift: flo
     def scripted(call: Callable[[], int]) -> tuple[None, Any]:
         size = call()
         take = lambda *_: figures(State.HIT, round(1e9 * size**exponent * (1 + drift * next(clock))))  # noqa: E731
-        ran = SimpleNamespace(mesh="", measure=take)
-        ran.settled_again = lambda: ran  # no-op
-        return None, ran
+        replay = SimpleNamespace(settle_again=lambda: None)
+        return None, SimpleNamespace(mesh="", measure=take, replay=replay)
 
     passes = measure(lambda size: lambda: size, 8, 16, 32, 64, run=scripted)
     fit = fit_scaling("drifting", passes).hit

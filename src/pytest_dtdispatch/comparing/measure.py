@@ -35,7 +35,6 @@ from pytest_dtdispatch.replay.repeat import (
     synchronizer,
     threads_note,
 )
-from pytest_dtdispatch.replay.replay import NotRepeatable
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.sampler import Meter
@@ -250,7 +249,7 @@ class Turns:
 def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: Plan) -> Compared:
     """Call each variant for the program and compare their results, then measure them alternately."""
     __tracebackhide__ = True
-    ran: dict[str, RanCallable | NotRepeatable] = {}
+    ran: dict[str, RanCallable] = {}
 
     def call(label: str, fn: Callable[[], Any]) -> Any:
         __tracebackhide__ = True
@@ -259,7 +258,8 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
         return result
 
     call_variants(variants, call)
-    ran = {label: one.settled_again() for label, one in ran.items()}
+    for one in ran.values():
+        one.replay.settle_again()
     measured = _measured(ran, caches, plan)
     max_time_s = plan.max_time_s if plan.agreement is None else 0.0
     compared: list[ComparedVariant] = []
@@ -297,9 +297,7 @@ class MeasuredVariants(NamedTuple):
     spent_s: float = 0.0
 
 
-def _measured(
-    ran: Mapping[str, RanCallable | NotRepeatable], caches: ShardingCaches, plan: Plan
-) -> MeasuredVariants:
+def _measured(ran: Mapping[str, RanCallable], caches: ShardingCaches, plan: Plan) -> MeasuredVariants:
     """Measure the variants that can be repeated; note for the others why they cannot."""
     figures: dict[str, Figures] = {}
     again: dict[str, RanCallable] = {}
@@ -307,7 +305,7 @@ def _measured(
         reason = one.skip_reason(plan)
         if reason:
             figures[label] = Figures(notes=(f"{label}: {reason}",))
-        elif isinstance(one, RanCallable):
+        else:
             again[label] = one
     if not again:
         return MeasuredVariants(figures, {})
@@ -317,13 +315,14 @@ def _measured(
     counted: dict[str, list[StepCounts]] = {}
     subjects = {label: one.subject for label, one in again.items()}
     plan = replace(plan, one_thread=plan.one_thread and not compiled)
-    with repetitions([*again.values()], plan.one_thread, is_alone=plan.agreement is None) as outcome:
-        turns = Turns(subjects, caches, plan, outcome.signals)
+    with repetitions([*again.values()], plan.one_thread, is_alone=plan.agreement is None) as signals:
+        turns = Turns(subjects, caches, plan, signals)
         turns.run()
         for label in subjects:
             counted[label] = turns.count(label)
-    if outcome.figures.notes:
-        why = f"{turns.at}: {outcome.figures.notes[0]}"
+    error = next(iter(again.values())).error
+    if error is not None:
+        why = f"{turns.at}: {error}"
         return MeasuredVariants(figures | dict.fromkeys(again, Figures(notes=(why,))), {})
     for label, series in turns.series.items():
         sample = f"the trimmed mean of {series.calls} calls" if series.calls > 1 else "one call"

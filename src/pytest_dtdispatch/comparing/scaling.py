@@ -145,7 +145,8 @@ def run_and_measure_sizes(
         result, ran[size] = run(callable_at(make, size))
         check_result("scaling", result)
         wait_for(result)
-    ran = {size: call.settled_again() for size, call in ran.items()}
+    for call in ran.values():
+        call.replay.settle_again()
     share = replace(plan, rounds=math.ceil(plan.rounds / PASSES), max_time_s=plan.max_time_s / PASSES)
     figures: dict[int, list[Figures]] = {size: [] for size in sorted(ran)}
     stop = Stop(None, PASSES)

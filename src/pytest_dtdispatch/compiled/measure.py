@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError, first_line
 from pytest_dtdispatch.replay.repeat import run_call, synchronizer
-from pytest_dtdispatch.replay.replay import NotRepeatable, agreed_reason
+from pytest_dtdispatch.replay.replay import agreed_reason
 from pytest_dtdispatch.replay.results import Snapshot
 from pytest_dtdispatch.replay.results import difference as difference_of
 from pytest_dtdispatch.replay.storages import NoCopyError
@@ -269,9 +269,9 @@ def run_and_measure_compile(
     eager_results, ran = run_call(compilation.call_all, compilation.args, compilation.setup, plan.agreement)
     results, release = eager_results, release_of(eager_results)
     wait_for(eager_results)  # the program may never wait for them: this plugin requested the call
-    reason = agreed_reason(plan.agreement, ran.reason if isinstance(ran, NotRepeatable) else None)
-    if isinstance(ran, NotRepeatable) or reason is not None:
-        figures = Figures(notes=(str(reason),))
+    reason = agreed_reason(plan.agreement, ran.replay.skip_reason)
+    if reason is not None:
+        figures = Figures(notes=(reason,))
     else:
         with ExitStack() as stack:
             prepare = stack.enter_context(ran.repeating(plan.one_thread))

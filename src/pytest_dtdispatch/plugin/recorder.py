@@ -208,7 +208,7 @@ class Recorder(api.DtDispatch):
                 check_result("call", result)
                 return result
         with self._measuring("call", name):
-            result, mesh, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan, name)
+            result, mesh, figures = run_and_measure_call(fn, args, setup, ShardingCaches(), self._plan)
         self.results.enter_call(name, mesh, figures, group_backend(device_of(mesh)))
         return result
 

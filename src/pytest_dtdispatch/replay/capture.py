@@ -51,7 +51,7 @@ class SignatureCapture(ConversionCapture):
 
     def on_outermost(self, call: ConversionCall) -> Any:
         """Run a conversion, and measure it if its signature is new."""
-        result, before = run_conversion(call)
+        result, replay = run_conversion(call)
         self._uncaptured.update()
         if not self._is_selected(call.name):
             return result
@@ -60,7 +60,7 @@ class SignatureCapture(ConversionCapture):
         if self._results.count(signature):
             return result
         self._begin(signature)
-        ran = settled_conversion(call, result, before)
+        ran = settled_conversion(call, result, replay)
         figures = ran.measure(self._plans, self._plan)
         self._results.enter(signature, figures, group_backend(signature.device))
         self._uncaptured.update()

@@ -20,7 +20,7 @@ from pytest_dtdispatch.core.signatures import device_of, mesh_device_text
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
 from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode
-from pytest_dtdispatch.replay.replay import Before, NotRepeatable, Repeatable, ReplayPhase, agreed_reason
+from pytest_dtdispatch.replay.replay import Replay, agreed_reason
 from pytest_dtdispatch.replay.states import leaves_behind
 from pytest_dtdispatch.replay.storages import NoCopyError, Storages, keys_of
 from pytest_dtdispatch.rounds.plan import Agreement, Plan
@@ -92,7 +92,8 @@ class WriteRecorder(UnnoticedMode):
     """Mode that saves all state before a whole callable changes it, except tensors that the callable creates.
 
     Args:
-        phase: store of the saved state.
+        replay: the callable and its saved state.
+        save: method of ``replay`` that saves a tensor.
         collectives: list to which outputs of collectives are appended; None to ignore them.
 
     Attributes:
@@ -100,31 +101,36 @@ class WriteRecorder(UnnoticedMode):
         is_on_meta: whether any DTensor is on meta.
     """
 
-    def __init__(self, phase: ReplayPhase, collectives: list[torch.Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        save: Callable[[torch.Tensor], None],
+        collectives: list[torch.Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.mesh: Any = None
         self.is_on_meta = False
-        self._phase, self._collectives = phase, collectives
+        self._replay, self._save, self._collectives = replay, save, collectives
         self._created: set[Any] = set()
         self._visited: dict[int, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = OpCall(func, args, kwargs)
         with modes_disabled():
-            self._phase.grown.keep_allocated(call.tensors)
+            self._replay.grown.keep_allocated(call.tensors)
             if is_op(func):
                 if self.mesh is None:
                     self.mesh = call.mesh
                 self.is_on_meta |= call.is_on_meta
-                self._phase.states.random.save_all(call.leaves)
+                self._replay.states.random.save_all(call.leaves)
                 for tensor in call.tensors:
                     for leaf in leaves_behind(tensor, self._visited):
-                        self._phase.states.gradients.save(leaf)
+                        self._replay.states.gradients.save(leaf)
                 for tensor in call.written:
                     if not keys_of(tensor) <= self._created:
                         # Save before refuse: the first reason wins, and that of save is more specific.
-                        self._phase.save(tensor)
-                        self._phase.refuse(call.skip_reason)
+                        self._save(tensor)
+                        self._replay.refuse(call.skip_reason)
         result = call.run()
         if not is_op(func):
             return result
@@ -150,9 +156,10 @@ class RanCall:
         local: op on local shards that the call dispatches to, if it was inspected and dispatches to one.
         notes: notes of the inspection, which precede those of the rounds.
         remarks: remarks of the inspection.
+        error: why the latest repetitions ended early; None if they did not.
     """
 
-    replay: Repeatable
+    replay: Replay
     subject: Subject
     is_on_meta: bool
     is_compiled: bool = field(default=False, init=False)
@@ -160,6 +167,7 @@ class RanCall:
     local: Subject | None = field(default=None, init=False)
     notes: tuple[str, ...] = field(default=(), init=False)
     remarks: tuple[str, ...] = field(default=(), init=False)
+    error: str | None = field(default=None, init=False)
 
     def inspect(self, signals: Signals) -> None:
         """Repeat the call once, and record the local ops and collectives that it runs; by default none."""
@@ -176,8 +184,10 @@ class RanCall:
 
     def skip_reason(self, plan: Plan) -> str | None:
         """Return why no rank measures the call; None if all ranks do."""
-        is_timeless = self.is_on_meta and plan.sampler.unit.is_time
-        return agreed_reason(plan.agreement, ON_META if is_timeless else None)
+        reason = self.replay.skip_reason
+        if reason is None and self.is_on_meta and plan.sampler.unit.is_time:
+            reason = ON_META
+        return agreed_reason(plan.agreement, reason)
 
     def measure(self, caches: ShardingCaches, plan: Plan, inspects: bool = True) -> Figures:
         """Repeat the call to measure it, then restore the state after the program's own call.
@@ -194,19 +204,21 @@ class RanCall:
             note = "not measured: this torch does not count lookups of redistribution plans"
             return Figures(notes=(note,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
-        with repetitions([self], one_thread, caches.clear, plan.agreement is None) as outcome:
+        figures = Figures()
+        with repetitions([self], one_thread, caches.clear, plan.agreement is None) as signals:
             if inspects:
-                with self.calling(partial(self.inspect, outcome.signals)) as call:
+                with self.calling(partial(self.inspect, signals)) as call:
                     call()
             planned = replace(plan, one_thread=one_thread)
-            rounds = Rounds(self.subject, caches, planned, self.local, synchronizer(), outcome.signals)
+            rounds = Rounds(self.subject, caches, planned, self.local, synchronizer(), signals)
             # Add no other function in between: see `rounds/timing.py`.
             with self.calling(rounds.run) as call:
                 call()
             figures = rounds.figures
             notes, remarks = (*self.notes, *figures.notes), (*self.remarks, *figures.remarks)
-            outcome.figures = replace(figures, notes=notes, remarks=remarks)
-        figures = outcome.figures
+            figures = replace(figures, notes=notes, remarks=remarks)
+        if self.error is not None:
+            figures = Figures(notes=(self.error,))
         if one_thread == plan.one_thread or threads == 1:
             return figures
         return replace(figures, notes=(*figures.notes, threads_note(threads)))
@@ -272,39 +284,29 @@ class RanCallable(RanCall):
         with modes_disabled():
             self.replay.grown.keep_allocated()
 
-    def repeat_first(self, is_alone: bool) -> str | None:
-        """Repeat the call for the first time; record tensors that it creates and collectives that it leaves.
-
-        Returns:
-            Why the call cannot be repeated again; None if it can.
-        """
+    def repeat_first(self, is_alone: bool) -> None:
+        """Repeat the call for the first time; record tensors that it creates and unawaited collectives."""
         collectives: list[torch.Tensor] = []
         running = 0  # collectives that it started and nothing waited for
         with (
             observe_compiled_code(self.on_compiled_code),
             hidden_from_constructors(UnnoticedMode),
-            repetitions([self], one_thread=False, is_alone=is_alone) as outcome,
+            repetitions([self], one_thread=False, is_alone=is_alone) as signals,
         ):
             args = self.subject.prepare()
             before = unwaited()
-            result = repeat_under(
-                WriteRecorder(self.replay, collectives), self.subject, args, outcome.signals
-            )
+            recorder = WriteRecorder(self.replay, self.replay.save_created, collectives)
+            result = repeat_under(recorder, self.subject, args, signals)
             if self.subject.release is not None:
                 self.subject.release(result)
             running = unwaited() - before
             wait_for_all(collectives)
             self.replay.settle_repetition()
             del result
+        self.replay.refuse(self.error)
         if running > 0 and not self.is_compiled:  # a patch would cause compiled code to recompile
             self.collectives = []
             self.subject = replace(self.subject, release=partial(wait_for_all, self.collectives))
-        return self.replay.skip_reason or next(iter(outcome.figures.notes), None)
-
-    def settled_again(self) -> RanCallable | NotRepeatable:
-        """Save the state after later calls of the program, unless they prevent a repetition."""
-        replay = self.replay.settled_again()
-        return replace(replay, mesh=self.mesh) if isinstance(replay, NotRepeatable) else self
 
     @contextmanager
     def repeating(self, one_thread: bool) -> Iterator[Prepare]:
@@ -371,29 +373,16 @@ def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
         yield
 
 
-@dataclass
-class Repeated:
-    """Outcome of repetitions.
-
-    Args:
-        figures: figures, set by the ``with`` block.
-        signals: deferred signals; they are admitted while a call runs.
-    """
-
-    figures: Figures = field(default_factory=Figures)
-    signals: Signals = field(default_factory=Signals)
-
-
 @contextmanager
 def repetitions(
     calls: Sequence[RanCall],
     one_thread: bool,
     clear: Callable[[], None] = no_op,
     is_alone: bool = True,
-) -> Iterator[Repeated]:
+) -> Iterator[Signals]:
     """Repeat calls in a ``with`` block, without visible effects on the program.
 
-    An error of a repetition is reported as a note instead of figures, as the program's own call succeeded.
+    An error of a repetition is stored in the calls, as the program's own call succeeded.
     Exceptions of a signal handler or of another thread are raised as if the program's own call had raised
     them.
 
@@ -405,21 +394,26 @@ def repetitions(
         one_thread: whether they run in one intra-op thread, or in the program's number of threads.
         clear: function that clears caches before a call is repeated to find the source of an error.
         is_alone: whether a call may be repeated to find it, which is impossible if ranks repeat together.
+
+    Yields:
+        Deferred signals; they are to be admitted while a call runs.
     """
-    outcome = Repeated()
-    with outcome.signals, nothing_warned(), restoring(calls, one_thread):
+    for call in calls:
+        call.error = None
+    with Signals() as signals, nothing_warned(), restoring(calls, one_thread):
         try:
-            yield outcome
+            yield signals
         except RanksError:
             raise
         except Exception as error:
-            outcome.signals.is_open = False
+            signals.is_open = False
             if is_alone and was_raised_asynchronously(error, calls, clear):
                 raise error.with_traceback(None) from None
             clear_frames(error.__traceback__)  # torch may keep the traceback, which references the call
             is_reason = isinstance(error, NoCopyError)
-            note = str(error) if is_reason else f"repeating it raised {first_line(error)}"
-            outcome.figures = Figures(notes=(note,))
+            reason = str(error) if is_reason else f"repeating it raised {first_line(error)}"
+            for call in calls:
+                call.error = reason
 
 
 def was_raised_asynchronously(error: Exception, calls: Sequence[RanCall], clear: Callable[[], None]) -> bool:
@@ -449,17 +443,17 @@ def threads_note(threads: int) -> str:
     return f"timed in the program's {threads} threads, which it is compiled for"
 
 
-def _run(before: Before, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(replay: Replay, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the program's own call, and return its result."""
-    with before.recording_masks():
+    with replay.recording_masks():
         try:
             return fn(*args, **kwargs)
         except BaseException:
-            before.forget()  # the traceback may outlive the call, and must not reference copies
+            replay.forget()  # the traceback may outlive the call, and must not reference copies
             raise
 
 
-def _subject_of_op(call: OpCall, replay: Repeatable) -> Subject:
+def _subject_of_op(call: OpCall, replay: Replay) -> Subject:
     args, must_rewind = call.args, replay.must_rewind
 
     def prepare() -> tuple[Any, ...]:
@@ -470,38 +464,34 @@ def _subject_of_op(call: OpCall, replay: Repeatable) -> Subject:
     return Subject(call.func, prepare, call.kwargs)
 
 
-def run_op(call: OpCall) -> tuple[Any, RanOp | NotRepeatable]:
-    """Run an op call for the program, and return its result and a repeatable call.
+def run_op(call: OpCall) -> tuple[Any, RanOp]:
+    """Run an op call for the program, and return its result and the call to repeat.
 
     The program's call runs first, with all modes of the program open, and its exceptions propagate.
     """
     with modes_disabled():
-        before = Before(call.leaves)
-        before.refuse(call.skip_reason)
-        if before.skip_reason is None:
+        replay = Replay(call.leaves)
+        replay.refuse(call.skip_reason)
+        if replay.skip_reason is None:
             for tensor in call.written:
-                before.save(tensor)
-    result = _run(before, call.func, call.args, call.kwargs)
-    replay = before.settled()
-    if isinstance(replay, NotRepeatable):
-        return result, replay
+                replay.save(tensor)
+    result = _run(replay, call.func, call.args, call.kwargs)
+    replay.settle()
     return result, RanOp(replay, _subject_of_op(call, replay), call.is_on_meta, call)
 
 
-def run_conversion(call: ConversionCall) -> tuple[Any, Before]:
+def run_conversion(call: ConversionCall) -> tuple[Any, Replay]:
     """Run a conversion for the program, and return its result and the state before it."""
     with modes_disabled():
-        before = Before(call.leaves)
+        replay = Replay(call.leaves)
         if call.tensor is not None:
-            before.save_version(call.tensor)  # a conversion runs above autograd, which increments versions
-    return _run(before, call.function, call.args, call.kwargs), before
+            replay.save_version(call.tensor)  # a conversion runs above autograd, which increments versions
+    return _run(replay, call.function, call.args, call.kwargs), replay
 
 
-def settled_conversion(call: ConversionCall, result: Any, before: Before) -> RanConversion | NotRepeatable:
-    """Return a repeatable call of a conversion that has run."""
-    replay = before.settled()
-    if isinstance(replay, NotRepeatable):
-        return replay
+def settled_conversion(call: ConversionCall, result: Any, replay: Replay) -> RanConversion:
+    """Save the state after a conversion that has run, and return the call to repeat."""
+    replay.settle()
 
     def prepare() -> tuple[Any, ...]:
         replay.rewind_op()
@@ -517,7 +507,6 @@ def run_and_measure_call(
     setup: Setup | None,
     caches: ShardingCaches,
     plan: Plan,
-    name: str = "",
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it to measure it; return result, mesh and figures.
 
@@ -535,19 +524,17 @@ def run_call(
     args: tuple[Any, ...] = (),
     setup: Setup | None = None,
     agreement: Agreement | None = None,
-) -> tuple[Any, RanCallable | NotRepeatable]:
+) -> tuple[Any, RanCallable]:
     """Call a function for the program, and repeat it once to record the state that it keeps between calls."""
     with modes_disabled():
-        before = Before(ask(tree_leaves, args, []), Storages())
+        replay = Replay(ask(tree_leaves, args, []), Storages())
     first_args = call_arguments(args, setup)
-    with hidden_from_constructors(UnnoticedMode), WriteRecorder(before) as recorder:
-        result = _run(before, fn, first_args, {})
+    with hidden_from_constructors(UnnoticedMode), WriteRecorder(replay, replay.save) as recorder:
+        result = _run(replay, fn, first_args, {})
     mesh = recorder.mesh
     mesh_text = mesh_device_text(tuple(mesh.shape), mesh.device_type) if mesh is not None else ""
-    replay = before.settled()
-    reason = agreed_reason(agreement, replay.reason if isinstance(replay, NotRepeatable) else None)
-    if isinstance(replay, NotRepeatable) or reason is not None:
-        return result, NotRepeatable(str(reason), mesh_text)
+    replay.settle()
+    replay.refuse(agreed_reason(agreement, replay.skip_reason))
 
     def prepare() -> tuple[Any, ...]:
         replay.rewind()
@@ -561,5 +548,6 @@ def run_call(
         is_one_thread=device_of(mesh_text) != "cuda",  # there, backward runs in the device's thread
     )
     ran = RanCallable(replay, subject, recorder.is_on_meta, mesh_text)
-    reason = ran.repeat_first(is_alone=agreement is None)
-    return result, ran if reason is None else NotRepeatable(reason, mesh_text)
+    if replay.skip_reason is None:
+        ran.repeat_first(is_alone=agreement is None)
+    return result, ran
