@@ -27,8 +27,7 @@ from pytest_dtdispatch.core.measurement import State
 from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.meshes.groups import ProcessGroupOwner
 from pytest_dtdispatch.meshes.spec import MeshSpec
-from pytest_dtdispatch.replay.capture import SignatureCapture
-from pytest_dtdispatch.replay.dispatch_capture import DispatchCapture
+from pytest_dtdispatch.replay.capture import DispatchCapture, SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.store import ResultStore
-from pytest_dtdispatch.replay.dispatch_capture import DispatchCapture
+from pytest_dtdispatch.replay.capture import DispatchCapture
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.ops import op_name
 from pytest_dtdispatch.torchapi.tensors import local_of, random_tracker_states, shards_of_simulated_ranks

@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.lines.finder import LineFinder
 from pytest_dtdispatch.replay.call import ConversionCall
-from pytest_dtdispatch.replay.dispatch_capture import ConversionCapture
+from pytest_dtdispatch.replay.capture import ConversionCapture
 from pytest_dtdispatch.replay.storages import keys_of
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.collectives import collective_of

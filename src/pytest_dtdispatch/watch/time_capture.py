@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pytest_dtdispatch.core.measurement import Figures, State
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.errors import MeasurementError
-from pytest_dtdispatch.replay.dispatch_capture import DispatchCapture
+from pytest_dtdispatch.replay.capture import DispatchCapture
 from pytest_dtdispatch.replay.repeat import run_op
 from pytest_dtdispatch.report.rows import timed_document
 from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Plan
