@@ -47,7 +47,7 @@ CONFTEST = """
 
     import pytest
 
-    from pytest_dtdispatch.rounds.series import Series
+    from pytest_dtdispatch.rounds.timing import Series
 
     LOOP = "import os; own = os.getppid()\\nwhile os.getppid() == own:\\n    for _ in range(10**6): pass"
     IS_FIRST_RANK = os.environ.get("RANK", "0") == "0"

@@ -28,7 +28,7 @@ COLOR = re.compile(r"\x1b\[[\d;]*m")
 CONFTEST = """
 import os, sys, types
 from pytest_dtdispatch.plugin import session
-from pytest_dtdispatch.rounds.series import Series
+from pytest_dtdispatch.rounds.timing import Series
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.scripted_clock import ScriptedClock
 

@@ -47,8 +47,8 @@ LAYERS = {
     "measuring": {
         "source lines": "lines",
         "repeated calls without side effects": "replay",
-        "captures and locks": "replay/capture replay/dispatch_capture replay/guard",
-        "the runner of calls in turn": "rounds/plan rounds/series",
+        "captures and locks": "replay/capture replay/guard",
+        "plan and end of a measurement": "rounds/plan",
         "passes of misses and hits, with proof": "rounds",
         "timed calls": "rounds/timing rounds/sampler",
     },

@@ -24,8 +24,7 @@ from pytest_dtdispatch.report.document import KINDS, Document, Kind
 from pytest_dtdispatch.report.findings import check_finding, check_written
 from pytest_dtdispatch.report.run import ReportedRun, encode_run
 from pytest_dtdispatch.rounds.sampler import Meter
-from pytest_dtdispatch.rounds.series import Series
-from pytest_dtdispatch.rounds.timing import Subject
+from pytest_dtdispatch.rounds.timing import Series, Subject
 from tests.reported_runs import measured, row
 
 

@@ -26,8 +26,7 @@ from pytest_dtdispatch.rounds.rounds import (
     Propagation,
 )
 from pytest_dtdispatch.rounds.sampler import Meter
-from pytest_dtdispatch.rounds.series import Series
-from pytest_dtdispatch.rounds.timing import Subject
+from pytest_dtdispatch.rounds.timing import Series, Subject
 from tests.scripted_bench import Bench, FakeClock, FakeOp, figures_of
 
 REHEARSAL = 4  # calls before the first pass

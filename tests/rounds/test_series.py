@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_dtdispatch.core.trail import Trail
-from pytest_dtdispatch.rounds.series import Deadline, Stop, take
+from pytest_dtdispatch.rounds.plan import Deadline, Stop, take
 from tests.scripted_bench import FakeClock
 
 

@@ -36,11 +36,18 @@ from pytest_dtdispatch.replay.repeat import (
     threads_note,
 )
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
-from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.plan import Deadline, Plan, Stop, take
 from pytest_dtdispatch.rounds.sampler import Meter
-from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, samples_of, take
 from pytest_dtdispatch.rounds.signals import Signals
-from pytest_dtdispatch.rounds.timing import Prepare, Subject, TimedCalls, gc_paused, time_row
+from pytest_dtdispatch.rounds.timing import (
+    Prepare,
+    Series,
+    Subject,
+    TimedCalls,
+    gc_paused,
+    samples_of,
+    time_row,
+)
 from pytest_dtdispatch.stats.intervals import LOOKS
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCounts

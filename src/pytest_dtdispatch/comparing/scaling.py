@@ -137,7 +137,7 @@ def run_and_measure_sizes(
         The figures of each pass by size, the smallest first, and the mesh as text by size.
     """
     __tracebackhide__ = True
-    from pytest_dtdispatch.rounds.series import Stop, take
+    from pytest_dtdispatch.rounds.plan import Stop, take
     from pytest_dtdispatch.torchapi.tensors import wait_for
 
     ran: dict[int, Any] = {}

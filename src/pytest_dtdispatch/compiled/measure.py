@@ -24,9 +24,8 @@ from pytest_dtdispatch.replay.results import Snapshot
 from pytest_dtdispatch.replay.results import difference as difference_of
 from pytest_dtdispatch.replay.storages import NoCopyError
 from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Plan
-from pytest_dtdispatch.rounds.series import Series, samples_of
 from pytest_dtdispatch.rounds.signals import nothing_warned
-from pytest_dtdispatch.rounds.timing import Subject, gc_paused, time_row
+from pytest_dtdispatch.rounds.timing import Series, Subject, gc_paused, samples_of, time_row
 from pytest_dtdispatch.torchapi import compiler as compilerapi
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import group_backend, release_of, wait_for

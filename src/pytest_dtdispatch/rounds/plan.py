@@ -1,16 +1,18 @@
-"""Plan of a measurement, and agreement of ranks on its numbers. Does not import torch."""
+"""Plan of a measurement, when it ends, and agreement of ranks on its numbers. Does not import torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from pytest_dtdispatch.core.measurement import MIN_PASSES, PASSES
 from pytest_dtdispatch.core.trail import Trail
-from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
+from pytest_dtdispatch.rounds.sampler import SAMPLERS, Clock, Sampler
 
+T = TypeVar("T")
 WARMUP_HITS = 10  # the second call after a miss costs 3 to 6 times a steady hit
 
 
@@ -130,3 +132,92 @@ class Plan:
         passes = min(PASSES, self.rounds)
         misses = math.ceil(self.rounds / passes)
         return Effort(passes, misses, misses * self.repeat, self.warmup)
+
+
+class Deadline:
+    """Time limit of a measurement, which begins now.
+
+    Args:
+        limit_s: time limit in seconds, as of ``--dtdispatch-max-time``; may be infinite.
+        clock: clock in nanoseconds.
+    """
+
+    def __init__(self, limit_s: float, clock: Clock = time.perf_counter_ns) -> None:
+        self.limit_ns = limit_s * 1e9
+        self.clock = clock
+        self._end_ns = clock() + self.limit_ns
+
+    @property
+    def left_ns(self) -> float:
+        """Nanoseconds until the deadline; negative after it."""
+        return self._end_ns - self.clock()
+
+
+class Stop:
+    """When a measurement ends: after its last pass, or if no other pass fits before the deadline.
+
+    Args:
+        deadline: time limit of all passes; None for no limit.
+        most: number of passes without a time limit.
+        least: number of passes that the deadline does not prevent.
+        pass_ns: estimated duration of a pass in nanoseconds.
+
+    Attributes:
+        done: number of completed passes.
+
+    Example:
+        >>> stop = Stop(Deadline(0.0), most=8, least=2)
+        >>> ["".join(names) for names in take("ab", stop)], stop.done
+        (['ab', 'ab'], 2)
+    """
+
+    def __init__(self, deadline: Deadline | None, most: int, least: int = 0, pass_ns: float = 0.0) -> None:
+        self.most, self.done = most, 0
+        self._deadline, self._least, self._pass_ns = deadline, least, pass_ns
+
+    def settle(self, agreement: Agreement | None, step: str, passes: int, *calls: int) -> tuple[int, ...]:
+        """Agree with other ranks on the number of passes, which then does not depend on time, and of calls.
+
+        Args:
+            agreement: agreement of the plan; None in a run without ranks.
+            step: name of the decision.
+            passes: number of passes that this rank proposes.
+            calls: numbers of calls in a pass that this rank proposes.
+
+        Returns:
+            The agreed numbers of calls; those of this rank if there are no other ranks.
+        """
+        settled = agreement.minimum(step, (passes, *calls)) if agreement is not None else None
+        if settled is None:
+            return calls
+        self.most, *_ = settled
+        self._deadline = None
+        return settled[1:]
+
+    def is_finished(self) -> bool:
+        """Return whether no other pass begins."""
+        if self.done >= self.most:
+            return True
+        if self._deadline is None or self.done < self._least:
+            return False
+        return self._deadline.left_ns < self._pass_ns
+
+
+def take(series: Sequence[T], stop: Stop, rotates: bool = False) -> Iterator[Sequence[T]]:
+    """Yield the series of each pass in their order, until the measurement ends.
+
+    Args:
+        series: series of calls, or names for them.
+        stop: when it ends.
+        rotates: whether the order changes, so that a machine that becomes slower affects all series equally:
+            each is first equally often, and every second pass reverses the order of the pass before.
+
+    Example:
+        >>> ["".join(names) for names in take("abc", Stop(None, 6), rotates=True)]
+        ['abc', 'cba', 'bca', 'acb', 'cab', 'bac']
+    """
+    while not stop.is_finished():
+        first = stop.done // 2 % len(series) if rotates else 0
+        order = [*series[first:], *series[:first]]
+        yield order[::-1] if rotates and stop.done % 2 else order
+        stop.done += 1

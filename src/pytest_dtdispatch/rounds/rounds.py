@@ -25,18 +25,19 @@ from pytest_dtdispatch.core.measurement import (
 )
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
-from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Effort, Plan, agreed, fitted
+from pytest_dtdispatch.rounds.plan import WARMUP_HITS, Deadline, Effort, Plan, Stop, agreed, fitted, take
 from pytest_dtdispatch.rounds.sampler import Meter, Pace, Profiler
-from pytest_dtdispatch.rounds.series import Deadline, Series, Stop, samples_of, take
 from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import (
     Reader,
+    Series,
     Subject,
     TimedCalls,
     TimingRequest,
     gc_paused,
     keep_sources,
     no_op,
+    samples_of,
     time_row,
 )
 

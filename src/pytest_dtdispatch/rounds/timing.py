@@ -1,4 +1,4 @@
-"""Timing of consecutive calls with minimal overhead. Does not import torch.
+"""Series of calls, and their timing with minimal overhead. Does not import torch.
 
 Parts of the measured path look indirect. Without each of them, figures exceed the limits of
 ``benchmarks/fidelity.py``, which are 3 % for a hit and 5 % for a miss:
@@ -22,13 +22,17 @@ from __future__ import annotations
 import gc
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
+from pytest_dtdispatch.core.measurement import TIME, Profile, Refused, Samples, State, Unit
+from pytest_dtdispatch.core.text import shown
+from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.rounds.sampler import Meter
 
 Prepare = Callable[[], "tuple[Any, ...]"]
@@ -57,6 +61,97 @@ class Subject:
     prepare_propagates: bool = False
     release: Callable[[Any], object] | None = None
     is_one_thread: bool = True
+
+
+@dataclass
+class Series:
+    """Calls of one subject in one state, as each pass makes them, and their samples in the order of calls.
+
+    Args:
+        state: state of the recorded calls.
+        subject: the call.
+        meter: meter that is read right before and right after each call.
+        unit: unit of the samples.
+        warmup: number of discarded calls before the recorded ones.
+        calls: number of recorded calls.
+        blocks: number of times that a pass makes all of these calls.
+        warmup_meter: meter of discarded calls; None for that of the others.
+
+    Attributes:
+        values: recorded samples.
+        refused: numbers of refused samples, by reason.
+        profile: instructions of a call by function, if requested.
+
+    Example:
+        >>> series = Series(State.CALL, Subject(int, tuple), Meter(int, int))
+        >>> series.record(7)
+        >>> series.record(9, "it compiled")
+        >>> series.values, dict(series.refused)
+        ([7], {'it compiled': 1})
+    """
+
+    state: State
+    subject: Subject
+    meter: Meter
+    unit: Unit = TIME
+    warmup: int = 0
+    calls: int = 1
+    blocks: int = 1
+    warmup_meter: Meter | None = None
+    values: list[int] = field(default_factory=list, init=False)
+    refused: Counter[str] = field(default_factory=Counter, init=False)
+    profile: Profile | None = field(default=None, init=False)
+    _cpu: list[int] = field(default_factory=list, init=False)  # of the same calls, if it was read
+    _lengths: list[int] = field(default_factory=list, init=False)  # of passes
+    _off_core_ns: int = field(default=0, init=False)
+    _wall_ns: int = field(default=0, init=False)
+
+    def record(self, sample: int, reason: str | None = None, cpu_ns: int | None = None) -> None:
+        """Record a sample, or refuse it if there is a reason."""
+        if type(sample) is not int:
+            raise MeasurementError(f"a sample of {self.unit.name} is {shown(sample)}: it must be an int")
+        if reason or not self.unit.holds(sample):
+            self.refused[reason or "the meter did not count"] += 1
+        else:
+            self.values.append(sample)
+            if cpu_ns is not None:
+                self._cpu.append(cpu_ns)
+
+    def record_block(self, off_core_ns: int, wall_ns: int) -> None:
+        """Record the wall time of a block of calls, and its time off the core."""
+        self._off_core_ns += off_core_ns
+        self._wall_ns += wall_ns
+
+    def end_pass(self) -> None:
+        """End a pass: samples that follow belong to the next one."""
+        self._lengths.append(len(self.values) - sum(self._lengths))
+
+    @property
+    def off_core(self) -> float:
+        """Share of the time of all blocks in which the thread was not on a core."""
+        return min(self._off_core_ns / max(self._wall_ns, 1), 1.0)
+
+    def samples(self, counts_waits: bool = True) -> Samples:
+        """Return recorded and refused samples.
+
+        Args:
+            counts_waits: whether time off the core is waiting for one.
+        """
+        return Samples(
+            self.state,
+            tuple(self.values),
+            tuple(Refused(reason, count) for reason, count in self.refused.items()),
+            self.unit,
+            self.profile,
+            waited=self.off_core if counts_waits else 0.0,
+            lengths=tuple(length for length in self._lengths if length),
+            cpu=tuple(self._cpu),
+        )
+
+
+def samples_of(every: Iterable[Series], counts_waits: bool = True) -> tuple[Samples, ...]:
+    """Return the samples of all series that have recorded or refused ones."""
+    return tuple(series.samples(counts_waits) for series in every if series.values or series.refused)
 
 
 class TimingRequest(NamedTuple):
