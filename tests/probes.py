@@ -190,11 +190,11 @@ def fused_adamw_leaks_specs(mesh: Any) -> bool:
     import torch
     from torch.distributed.tensor import DTensor, Shard
 
-    from pytest_dtdispatch.torchapi.tensors import spec_type
+    from pytest_dtdispatch.torchapi.tensors import DTensorSpec
 
     def specs() -> int:
         gc.collect()
-        return sum(type(each) is spec_type() for each in gc.get_objects())
+        return sum(type(each) is DTensorSpec for each in gc.get_objects())
 
     parameter: Any = torch.nn.Parameter(DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)]))
     parameter.grad = torch.ones_like(parameter)

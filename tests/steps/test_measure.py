@@ -32,7 +32,7 @@ from pytest_dtdispatch.suite.models import fsdp_training_step, tensor_parallel_s
 from pytest_dtdispatch.torchapi.collectives import collective_kind
 from pytest_dtdispatch.torchapi.observe import POINTS
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from pytest_dtdispatch.torchapi.tensors import spec_type
+from pytest_dtdispatch.torchapi.tensors import DTensorSpec
 from tests.probes import (
     DECOMPOSING,
     FSDP_WITHOUT_CUDA,
@@ -347,7 +347,7 @@ def test_growth_is_described_by_retained_tensors(mesh: DeviceMesh, has_many: boo
 
 def test_references_to_the_class_are_not_growth(mesh: DeviceMesh) -> None:
     classes: list[type] = []
-    steps = count(lambda: classes.extend([DTensor, spec_type()]))
+    steps = count(lambda: classes.extend([DTensor, DTensorSpec]))
     assert [(one.dtensor_growth, one.spec_growth) for one in steps.steps] == [(0, 0)] * 5
 
 
@@ -356,7 +356,7 @@ def test_live_objects_match_the_garbage_collector(mesh: DeviceMesh) -> None:
     with StepCounter() as counter:
         tensors.extend(on_mesh(mesh) for _ in range(7))
         counts = counter.lap()
-        alive = [o for o in gc.get_objects() if type(o) is spec_type()]  # created since entry
+        alive = [o for o in gc.get_objects() if type(o) is DTensorSpec]  # created since entry
     assert counts.spec_growth == len(alive) == 7
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.torchapi.signatures import dtype_text, placement_text, shape_text
-from pytest_dtdispatch.torchapi.tensors import ask_tensor, spec_type
+from pytest_dtdispatch.torchapi.tensors import DTensorSpec, ask_tensor
 
 # Python 3.12 counts about 400 immortal objects as frozen; a program that freezes has thousands.
 MIN_FROZEN = 1_000
@@ -22,7 +22,7 @@ SPECS, DTENSORS = "sharding specs", "DTensors"
 
 def live_objects() -> Counter[str]:
     """Count live objects, including garbage, up to a constant: each references its class."""
-    return Counter({SPECS: sys.getrefcount(spec_type()), DTENSORS: sys.getrefcount(DTensor)})
+    return Counter({SPECS: sys.getrefcount(DTensorSpec), DTENSORS: sys.getrefcount(DTensor)})
 
 
 class Objects(NamedTuple):
@@ -41,7 +41,7 @@ def visited_objects() -> Objects:
     """Count visited objects, including garbage."""
     new = gc.get_objects()
     tensors = Counter(ask_tensor(_kind, value, ("", "")) for value in new if type(value) is DTensor)
-    return Objects(sum(type(value) is spec_type() for value in new), tensors)
+    return Objects(sum(type(value) is DTensorSpec for value in new), tensors)
 
 
 def growing_tensors(before: Objects, now: Objects) -> str:

@@ -45,6 +45,7 @@ from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.reads import is_compared, is_host_read, waits_for_device
 from pytest_dtdispatch.torchapi.signatures import dtype_text, placement_text, spec_text
 from pytest_dtdispatch.torchapi.tensors import (
+    DTensorSpec,
     TensorNumbers,
     ask_tensor,
     has_graph,
@@ -56,7 +57,6 @@ from pytest_dtdispatch.torchapi.tensors import (
     local_of,
     memory_address,
     shards_of_simulated_ranks,
-    spec_type,
     tensors_in,
     version_of,
 )
@@ -151,7 +151,7 @@ class TransferRecorder:
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Record the op whose arguments are redistributed, and its number of tensor arguments."""
         leaves = propagated_call(schema).leaves
-        operands = sum(isinstance(leaf, spec_type()) for leaf in leaves)
+        operands = sum(isinstance(leaf, DTensorSpec) for leaf in leaves)
         implied_by = op_name(schema.op)
         with patch.multiple(self._running, implied_by=implied_by, operands=operands, schema=schema):
             return redistribute(info, schema, *args, **kwargs)

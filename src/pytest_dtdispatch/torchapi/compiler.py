@@ -18,6 +18,8 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pytest_dtdispatch.core.environment import environment_with
 from pytest_dtdispatch.core.text import nearest
@@ -30,8 +32,7 @@ _left_uncompiled: set[str] = set()
 
 def is_tracing() -> bool:
     """Return whether torch's compiler is tracing in this thread."""
-    context = importlib.import_module("torch._guards").TracingContext
-    return context.try_get() is not None
+    return TracingContext.try_get() is not None
 
 
 def is_generated(frame: FrameType) -> bool:
@@ -174,7 +175,7 @@ def observe_compiled_code(callback: Callable[[], None]) -> AbstractContextManage
 
 def fake_tensor_counts() -> Any:
     """Return hits and misses of the FakeTensor cache since it was cleared."""
-    return importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode.cache_info()
+    return FakeTensorMode.cache_info()
 
 
 def fake_tensor_cache(is_on: bool) -> AbstractContextManager[Any]:

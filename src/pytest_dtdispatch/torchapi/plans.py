@@ -6,18 +6,17 @@ import inspect
 from functools import partial
 from typing import Any
 
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Shard, _redistribute
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.torchapi.ops import modes_disabled
-from pytest_dtdispatch.torchapi.propagator import redistribute_module
-from pytest_dtdispatch.torchapi.tensors import is_even, spec_type
+from pytest_dtdispatch.torchapi.tensors import DTensorSpec, is_even
 
 
 def merges_dimensions() -> bool:
     """Return whether torch reduces over several mesh dimensions at once if a flattened mesh exists."""
-    return hasattr(redistribute_module(), "_optimize_transform_infos")
+    return hasattr(_redistribute, "_optimize_transform_infos")
 
 
 def free_dims(schema: Any, spec: Any) -> tuple[int, ...]:
@@ -28,7 +27,7 @@ def free_dims(schema: Any, spec: Any) -> tuple[int, ...]:
         spec: spec of the DTensor.
     """
     leaves, tree = tree_flatten((schema.args_schema, schema.kwargs_schema))
-    [number] = [number for number, leaf in enumerate(leaves) if isinstance(leaf, spec_type())]
+    [number] = [number for number, leaf in enumerate(leaves) if isinstance(leaf, DTensorSpec)]
     sharded = {placement.dim for placement in spec.placements if type(placement) is Shard}
     found = []
     for dim in sorted({*range(spec.ndim)} - sharded):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,15 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor, _collective_utils, _redistribute
+from torch.distributed.tensor._ops import _embedding_ops
 
 from pytest_dtdispatch.errors import UnsupportedTorchError
 from pytest_dtdispatch.torchapi.observe import SLOW_PATH, before, follow
-
-
-def redistribute_module() -> Any:
-    """Return the module that redistributes DTensors."""
-    return importlib.import_module("torch.distributed.tensor._redistribute")
 
 
 @dataclass(frozen=True)
@@ -144,7 +140,7 @@ def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, 
 
 
 def _transform_plans() -> NamedCache | None:
-    return _lru_cache("transform plans", redistribute_module(), "_gen_transform_infos")
+    return _lru_cache("transform plans", _redistribute, "_gen_transform_infos")
 
 
 def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
@@ -161,18 +157,15 @@ def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
 @functools.cache
 def _masks_are_confused() -> bool:
     """Return whether masked partial placements with different masks compare equal."""
-    home = importlib.import_module("torch.distributed.tensor._ops._embedding_ops")
-    kind = getattr(home, "_MaskPartial", None) or getattr(home, "MaskPartial", None)
+    kind = getattr(_embedding_ops, "_MaskPartial", None) or getattr(_embedding_ops, "MaskPartial", None)
     return kind is not None and kind() == kind()
 
 
 def cold_caches() -> tuple[NamedCache, ...]:
     """Return the caches that propagation uses: FakeTensor results, redistribution plans, mesh topology."""
-    fake_tensor = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
-    collectives = importlib.import_module("torch.distributed.tensor._collective_utils")
     found = [
-        NamedCache("FakeTensor", fake_tensor.cache_clear, partial(len, fake_tensor.cache)),
-        _lru_cache("mesh topology", collectives, "MeshTopoInfo.build_from_mesh"),
+        NamedCache("FakeTensor", FakeTensorMode.cache_clear, partial(len, FakeTensorMode.cache)),
+        _lru_cache("mesh topology", _collective_utils, "MeshTopoInfo.build_from_mesh"),
     ]
     return tuple(cache for cache in (*found, *plan_caches()) if cache)
 
@@ -180,8 +173,8 @@ def cold_caches() -> tuple[NamedCache, ...]:
 def plan_caches() -> tuple[NamedCache, ...]:
     """Return the caches of redistribution: plans, and the planners that create them."""
     found = [_transform_plans()]
-    planner_clear = follow(redistribute_module(), "clear_redistribute_planner_cache")
-    planners = follow(redistribute_module(), "_planner_cache")
+    planner_clear = follow(_redistribute, "clear_redistribute_planner_cache")
+    planners = follow(_redistribute, "_planner_cache")
     if planner_clear is not None and planners is not None:
         found.append(NamedCache("redistribution planners", planner_clear, partial(len, planners)))
     return tuple(cache for cache in found if cache)
@@ -216,7 +209,7 @@ class PlanCaches(ShardingCaches):
 
     def readers(self) -> tuple[Callable[[], Sequence[Any]], ...]:
         """Return the reader of the plans' counters; an empty tuple if this torch does not count them."""
-        info = follow(redistribute_module(), "_gen_transform_infos.cache_info")
+        info = follow(_redistribute, "_gen_transform_infos.cache_info")
         return (info,) if info else ()
 
     @contextmanager

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, wait_tensor
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, _random
+from torch.distributed.tensor._dtensor_spec import DTensorSpec as DTensorSpec
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import keystr as _keystr
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves
@@ -97,7 +98,7 @@ def tensor_traits(value: Any) -> TensorTraits | None:
             return actual_traits(value)
         is_async = issubclass(type(value._local_tensor), AsyncCollectiveTensor)
         return TensorTraits(meta.dtype, meta.shape, value.placements, is_async)
-    meta = value.tensor_meta if type(value) is spec_type() else None
+    meta = value.tensor_meta if type(value) is DTensorSpec else None
     return None if meta is None else TensorTraits(meta.dtype, meta.shape, value.placements)
 
 
@@ -144,7 +145,7 @@ def mesh_among(leaves: Sequence[Any]) -> Any:
     for leaf in leaves:
         if is_dtensor(leaf):
             return leaf.device_mesh
-        if type(leaf) is spec_type():
+        if type(leaf) is DTensorSpec:
             return getattr(leaf.mesh, "real_obj", leaf.mesh)  # traced programs have a wrapper
     return None
 
@@ -152,12 +153,6 @@ def mesh_among(leaves: Sequence[Any]) -> Any:
 def are_on_meta(values: Iterable[Any]) -> bool:
     """Return whether the local tensor of any DTensor is on meta: it has a shape but no memory."""
     return any(is_dtensor(value) and ask_tensor(attrgetter("is_meta"), value, False) for value in values)
-
-
-@functools.cache
-def spec_type() -> Any:
-    """Return the class ``DTensorSpec``."""
-    return importlib.import_module("torch.distributed.tensor._dtensor_spec").DTensorSpec
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -423,8 +418,7 @@ def random_tracker_states() -> dict[str, torch.Tensor]:
 
     It is empty for newer trackers, which use the generator of the device.
     """
-    tracker = importlib.import_module("torch.distributed.tensor._random")._rng_tracker
-    states = getattr(tracker, "rng_states", None)
+    states = getattr(_random._rng_tracker, "rng_states", None)
     return states if isinstance(states, dict) else {}
 
 
