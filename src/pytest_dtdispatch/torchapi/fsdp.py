@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from pytest_dtdispatch.core.events import FsdpGroup
+from pytest_dtdispatch.torchapi.observe import owners_of_parameters
 
 
 def describe_groups(numbers: Mapping[Any, int]) -> tuple[FsdpGroup, ...]:
@@ -56,16 +57,11 @@ def how_reduced(group: Any) -> Hashable:
     return tuple(getattr(group, name, None) for name in names)
 
 
-def _modules(group: Any) -> tuple[Any, ...]:
-    """Return the modules of a group; older versions of torch have one."""
-    return tuple(getattr(group, "modules", None) or (group.module,))
-
-
 def _parent(group: Any, groups: Mapping[Any, int]) -> Any:
     """Return the group of the nearest module around a group; None without one."""
-    module, parent, fewest = _modules(group)[0], None, math.inf
+    module, parent, fewest = owners_of_parameters(group)[0], None, math.inf
     for other in groups:
-        own = _modules(other)
+        own = owners_of_parameters(other)
         inside = [each for outer in own for each in outer.modules()]
         is_around = any(each is module for each in inside) and all(each is not module for each in own)
         if is_around and len(inside) < fewest:
