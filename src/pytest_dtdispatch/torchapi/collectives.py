@@ -20,6 +20,7 @@ from pytest_dtdispatch.torchapi.observe import (
     observe_conversions,
     optional_module,
 )
+from pytest_dtdispatch.torchapi.ops import op_named
 from pytest_dtdispatch.torchapi.patches import calling, kernels_routed, patched
 from pytest_dtdispatch.torchapi.tensors import subclasses
 
@@ -75,13 +76,8 @@ def _collective_kinds() -> frozenset[str]:
 
 @functools.cache  # listing all ops takes milliseconds, and torch loads those of c10d together
 def _collective_ops(space: str = "c10d") -> tuple[Any, ...]:
-    found = []
-    for name in torch._C._dispatch_get_all_op_names():
-        namespace, _, rest = name.partition("::")
-        base, _, overload = rest.partition(".")
-        if namespace == space and base != "check_for_nan":
-            found.append(getattr(getattr(getattr(torch.ops, space), base), overload or "default"))
-    return tuple(found)
+    names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{space}::"))
+    return tuple(op_named(name) for name in names if name.partition(".")[0] != "c10d::check_for_nan")
 
 
 @contextmanager

@@ -30,6 +30,14 @@ def op_name(func: Any) -> str:
     return str(func.__name__) if namespace == "aten" else f"{namespace}.{func.__name__}"
 
 
+def op_named(name: str) -> Any:
+    """Return an op by its name in torch's registry, ``aten::add.Tensor``; None if this torch lacks it."""
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), base, None)
+    return getattr(packet, overload or "default", None)
+
+
 @functools.lru_cache(maxsize=1024)  # read for every captured op, and slow to create
 def schema_of(func: Any) -> tuple[Any, ...]:
     """Return the arguments of an op's schema."""

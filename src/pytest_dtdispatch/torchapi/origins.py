@@ -25,8 +25,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 from pytest_dtdispatch.torchapi.calls import OpCall
-from pytest_dtdispatch.torchapi.observe import OTHERS, POINTS, around, follow, module_of, program_frame
-from pytest_dtdispatch.torchapi.ops import is_written
+from pytest_dtdispatch.torchapi.observe import (
+    OTHERS,
+    POINTS,
+    around,
+    follow,
+    module_of,
+    outside_of_torch,
+    program_frame,
+)
+from pytest_dtdispatch.torchapi.ops import is_written, op_named
 from pytest_dtdispatch.torchapi.optimizers import counters_of, options_of
 from pytest_dtdispatch.torchapi.patches import (
     BoundReplacement,
@@ -475,10 +483,8 @@ def _register_kernels() -> Any:
     for operator in getattr(torch._ops, "_higher_order_ops", {}).values():
         operator.fallthrough(key)
     for name in torch._C._dispatch_get_all_op_names():
-        space, _, rest = name.partition("::")
-        base, _, overload = rest.partition(".")
-        op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-        if space == "aten" and op is not None and (_computes(op) or op in MOVES):
+        op = op_named(name) if name.startswith("aten::") else None
+        if op is not None and (_computes(op) or op in MOVES):
             library.impl(op.name(), _kernel_of(op), OPS_KEY)
     return library, others
 

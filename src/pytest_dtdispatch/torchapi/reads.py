@@ -25,6 +25,7 @@ from pytest_dtdispatch.torchapi.observe import (
     patch,
     program_frame,
 )
+from pytest_dtdispatch.torchapi.ops import op_named
 from pytest_dtdispatch.torchapi.patches import (
     call_hidden,
     has_torch_function,
@@ -110,8 +111,7 @@ def _ops_of(names: tuple[str, ...]) -> dict[Any, str]:
     """Return the names of the ops that this torch has."""
     found = {}
     for name in names:
-        base, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        op = op_named(f"aten::{name}")
         if op is not None:
             found[op] = name
     return found
