@@ -17,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.torchapi.autograd import is_in_backward
 from pytest_dtdispatch.torchapi.calls import OpCall, leaves_of
-from pytest_dtdispatch.torchapi.observe import OTHERS, module_of
+from pytest_dtdispatch.torchapi.observe import outside_of_torch
 from pytest_dtdispatch.torchapi.ops import modes_disabled, op_name
 from pytest_dtdispatch.torchapi.tensors import (
     ask_tensor,
@@ -401,8 +401,7 @@ class DataFlow:
 
 def constants_near(frame: FrameType | None) -> set[float]:
     """Return the floats that the innermost code of the program names: constants, globals, outer variables."""
-    while frame is not None and module_of(frame).startswith(OTHERS):
-        frame = frame.f_back
+    frame = outside_of_torch(frame)
     if frame is None:
         return set()
     code, variables = frame.f_code, frame.f_locals

@@ -235,6 +235,13 @@ def program_frame(frame: FrameType) -> FrameType:
     return frame
 
 
+def outside_of_torch(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost of a frame and its callers that runs code of the program; None without one."""
+    while frame is not None and module_of(frame).startswith(OTHERS):
+        frame = frame.f_back
+    return frame
+
+
 def module_of(frame: FrameType) -> str:
     """Return the name of the module whose code a frame runs."""
     return str(frame.f_globals.get("__name__", ""))

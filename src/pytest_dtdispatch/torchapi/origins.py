@@ -165,8 +165,7 @@ class Origins:
 
     def search(self, frame: FrameType) -> None:
         """Mark the tensors of optimizers and meshes in variables near a line, once for each line."""
-        while module_of(frame).startswith(OTHERS) and frame.f_back:
-            frame = frame.f_back
+        frame = outside_of_torch(frame) or frame
         if (frame.f_code, frame.f_lineno) not in self._searched:
             self._searched.add((frame.f_code, frame.f_lineno))
             for owner in owners_near(frame):
