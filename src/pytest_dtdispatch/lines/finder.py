@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.text import ask
-from pytest_dtdispatch.lines.frames import Frames, ModuleInput, StackView, view_stack
+from pytest_dtdispatch.lines.frames import Frames, StackView, view_stack
 from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.autograd import (
     is_in_backward,
@@ -175,10 +175,14 @@ class NodeLines:
 
 
 class ForwardLines:
-    """Resolves stacks outside of backward to lines, modules and phases."""
+    """Resolves stacks outside of backward to lines, modules and phases.
+
+    Attributes:
+        frames: owners of stack frames.
+    """
 
     def __init__(self) -> None:
-        self._frames = Frames()
+        self.frames = Frames()
         self._names = ModuleNames()
         self._is_after_backward = False
 
@@ -262,22 +266,6 @@ class LineFinder(ForwardLines):
         if number is not None and self._is_home:
             self._nodes.record(number, place)
 
-    def is_called_directly(self) -> bool:
-        """Return whether user code called the running op directly."""
-        return self._frames.is_called_directly(sys._getframe(1))
-
-    def called_by(self) -> str:
-        """Return the function of torch that the user called, if its code runs; empty if theirs does."""
-        return self._frames.called_by(sys._getframe(1))
-
-    def is_in_fsdp(self) -> bool:
-        """Return whether code of FSDP runs."""
-        return self._frames.is_in_fsdp(sys._getframe(1))
-
-    def input_of(self, tensor: Any) -> ModuleInput | None:
-        """Return the argument of the running module that a plan of ``parallelize_module`` converts."""
-        return self._frames.input_of(sys._getframe(1), tensor)
-
     def record(self) -> CodePlace:
         """Return the line that the current thread runs, and record it for the latest node.
 
@@ -308,7 +296,7 @@ class LineFinder(ForwardLines):
         return threading.get_ident() == self._home
 
     def _view(self, frame: FrameType | None) -> StackView:
-        return view_stack(self._frames.outwards(frame, self._base), self._base)
+        return view_stack(self.frames.outwards(frame, self._base), self._base)
 
     def _resolve(self, seen: StackView) -> CodePlace:
         # Nodes of a device run in a separate thread, whose stack has no frame of the engine.

@@ -6,6 +6,7 @@ import dis
 import functools
 import inspect
 import os
+import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -136,18 +137,20 @@ class Frames:
                 yield owner, frame
             frame = frame.f_back
 
-    def is_called_directly(self, frame: FrameType | None) -> bool:
-        """Return whether user code called an op, with only frames of DTensor and this plugin in between."""
+    def is_called_directly(self) -> bool:
+        """Return whether user code called the running op, with only DTensor and this plugin in between."""
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(self._between):
             frame = frame.f_back
         return frame is not None and self.owner(frame.f_code) is FrameOwner.USER
 
-    def called_by(self, frame: FrameType | None) -> str:
+    def called_by(self) -> str:
         """Return the function of torch or a library that user code called, if its code made the running call.
 
         It is empty for a module of torch, an autograd function and a thin wrapper: what they do is determined
         by the arguments of the user.
         """
+        frame: FrameType | None = sys._getframe(1)
         inner: FrameType | None = None
         while frame is not None and self.owner(frame.f_code) is not FrameOwner.USER:
             is_thin = frame.f_code.co_filename.startswith((*self._between, *self._thin))
@@ -162,17 +165,18 @@ class Frames:
         is_of_library = any(f"{os.sep}{folder}{os.sep}" in file for folder in INSTALLED)
         return name if is_of_library and name != "forward" else ""
 
-    def is_in_fsdp(self, frame: FrameType | None) -> bool:
+    def is_in_fsdp(self) -> bool:
         """Return whether the innermost code that is not hidden is FSDP's."""
-        owner, _ = next(iter(self.outwards(frame)), (FrameOwner.NOTHING, None))
+        owner, _ = next(iter(self.outwards(sys._getframe(1))), (FrameOwner.NOTHING, None))
         return owner is FrameOwner.FSDP
 
-    def input_of(self, frame: FrameType | None, tensor: Any) -> ModuleInput | None:
+    def input_of(self, tensor: Any) -> ModuleInput | None:
         """Return the argument of a running forward that a plan of ``parallelize_module`` converts.
 
         It is None if the tensor is not, or not only, one argument, or if the code of the forward does more
         with this argument than to pass it on.
         """
+        frame: FrameType | None = sys._getframe(1)
         is_planned = False
         while frame is not None and self.owner(frame.f_code) is not FrameOwner.USER:
             is_planned |= self._is_of_plan(frame.f_code)

@@ -66,7 +66,7 @@ class LineTracer(ForwardLines):
         self._max_tracing = max_tracing
         self._check_at_ns = 20_000_000 if max_tracing < math.inf else math.inf
         self._quick_lines, self._tracing_ns, self._began_ns = 0, 0, time.perf_counter_ns()
-        self._stack = [*self._frames.outwards(innermost)][::-1]
+        self._stack = [*self.frames.outwards(innermost)][::-1]
         self._is_after_backward = False
         running = [frame for _, frame in self._stack]
         for kind, frame in self._stack:
@@ -102,7 +102,7 @@ class LineTracer(ForwardLines):
         return max(shortest_ns, 0) // MANY_LINES
 
     def _owner(self, frame: FrameType) -> str:
-        return self._frames.owners.get(id(frame.f_code)) or self._frames.owner(frame.f_code)
+        return self.frames.owners.get(id(frame.f_code)) or self.frames.owner(frame.f_code)
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self._is_importing:

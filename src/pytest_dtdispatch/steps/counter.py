@@ -344,7 +344,7 @@ class OpCounter:
                 thread.outermost = None  # it references specs
                 at = thread.record_call(self._lap)
                 if has_propagated():
-                    place, is_direct = self._lines.here(), self._lines.is_called_directly()
+                    place, is_direct = self._lines.here(), self._lines.frames.is_called_directly()
                     self._log.append(_Propagated(schema, queried, error, at, place, is_direct))
                 else:
                     self._python_hits += 1

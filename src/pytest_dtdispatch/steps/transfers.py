@@ -132,7 +132,7 @@ class TransferRecorder:
     def __init__(self, lines: Any, log: list[Any]) -> None:
         self._lines, self._log = lines, log
         self._inputs: defaultdict[Hashable, list[ModuleInput]] = defaultdict(list)  # by call and argument
-        self.flow = DataFlow(lines.called_by, lines.is_in_fsdp)
+        self.flow = DataFlow(lines.frames)
         self._passes = 0  # backward passes of the step that ended
         self._contents: dict[Hashable, int] = {}  # numbers of the values of all parameters of a group
         self._reduced: dict[int, Reduced] = {}  # last reductions, by number of the group
@@ -542,7 +542,8 @@ class TransferRecorder:
 
         That number is 0 if a DTensor may not take the place of the argument.
         """
-        number, found = 0, None if converted is None else self._lines.input_of(converted)
+        frames = self._lines.frames
+        number, found = 0, None if converted is None else frames.input_of(converted)
         # A DTensor in place of the tensor has these attributes too; only a replicated one has the same shape.
         equal = {"ndim", "dim", "dtype", "device", "requires_grad"}
         if is_whole:
@@ -551,7 +552,7 @@ class TransferRecorder:
             conversions = self._inputs[id(found.module), id(found.call), found.name]
             conversions.append(found)  # a reference, so that no other call has this dictionary
             number = id(conversions)
-        return {"via": self._lines.called_by(), "after": self._passes, "input": number}
+        return {"via": frames.called_by(), "after": self._passes, "input": number}
 
     def _proof_of_read(self, name: str, tensor: Any, result: Any) -> dict[str, Any]:
         depth = self.flow.read(tensor, result)

@@ -178,8 +178,7 @@ class DataFlow:
     """Recorder of the flow of data in one step; it records nothing while it is off.
 
     Args:
-        called_by: function that returns the function of torch that the user called, if its code runs.
-        is_in_fsdp: function that returns whether code of FSDP runs.
+        frames: the ``Frames`` of the step, which return the owners of stack frames.
 
     Attributes:
         is_on: whether all ops of the step are recorded.
@@ -187,8 +186,8 @@ class DataFlow:
         calls: calls of ops on DTensors in the step, by op and line.
     """
 
-    def __init__(self, called_by: Callable[[], str], is_in_fsdp: Callable[[], bool]) -> None:
-        self._called_by, self._is_in_fsdp = called_by, is_in_fsdp
+    def __init__(self, frames: Any) -> None:
+        self._frames = frames
         self.is_on = False
         self.begin_step()
 
@@ -256,8 +255,8 @@ class DataFlow:
 
     def _use(self, call: OpCall, place: CodePlace) -> None:
         # A hook of the user runs in backward as well.
-        is_outside = not is_in_backward() or not self._called_by()
-        is_step, is_outer = place.phase is Phase.OPTIMIZER, not self._is_in_fsdp()
+        is_outside = not is_in_backward() or not self._frames.called_by()
+        is_step, is_outer = place.phase is Phase.OPTIMIZER, not self._frames.is_in_fsdp()
         written = set(map(memory_address, call.written))
         for tensor in call.tensors:
             memory = self.of(tensor)
@@ -275,7 +274,7 @@ class DataFlow:
     def unwrap(self, tensor: Any) -> None:
         """Record that the program may use what elementwise ops made of redistributions as a local tensor."""
         memory = self.of(tensor)
-        memory.outer_uses += not self._is_in_fsdp()
+        memory.outer_uses += not self._frames.is_in_fsdp()
         for position in memory.chain:
             self.moves[position].is_unwrapped = True
 
@@ -304,7 +303,7 @@ class DataFlow:
         calls.first = self._ran if calls.first < 0 else calls.first
         calls.is_chain |= self.of(first).last_read > calls.first
         calls.is_chain |= any(key in self.of(tensor).loops for tensor in call.tensors)
-        calls.via = calls.via or self._called_by()
+        calls.via = calls.via or self._frames.called_by()
         calls.is_pointwise = call.is_pointwise
         calls.replacements.add(call.replacement())
         options = (f"{name}={each}" for name, each in call.kwargs.items() if not is_tensor(each))
