@@ -37,12 +37,6 @@ class Full(NamedTuple):
     size: torch.Tensor | None = None
 
 
-def ranks_of(mesh: Any) -> list[int]:
-    """Return the ranks of a mesh, in order. In a simulation this takes 20 ms."""
-    ranks: list[int] = mesh.mesh.flatten().tolist()
-    return ranks
-
-
 def shards_of(
     tensors: Sequence[torch.Tensor], mesh: Any, simulated: Sequence[int] = ()
 ) -> list[Sequence[torch.Tensor]]:
@@ -153,11 +147,6 @@ def _reduced(placements: Sequence[Any], parts: list[torch.Tensor]) -> Full:
     values = getattr(stacked, REDUCTIONS[reduction])(0).to(stacked.dtype)  # of booleans: whether any is true
     is_sum = reduction in ("sum", "avg") and (stacked.is_floating_point() or stacked.is_complex())
     return Full(values, stacked.abs().sum(0) if is_sum else None)
-
-
-def shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two plain tensors have one storage."""
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def is_fused_elsewhere(func: Any) -> bool:

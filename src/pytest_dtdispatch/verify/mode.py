@@ -30,7 +30,6 @@ from pytest_dtdispatch.torchapi.shards import (
     NoValueError,
     is_fused_elsewhere,
     is_shared_by_ranks,
-    ranks_of,
     shards_of,
 )
 from pytest_dtdispatch.torchapi.signatures import signature_of
@@ -44,7 +43,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     tensors_in,
 )
 from pytest_dtdispatch.verify.model import Fault, Verified, WrongOp
-from pytest_dtdispatch.verify.values import FullCall, Redistributed, are_close, fault_of
+from pytest_dtdispatch.verify.values import FullCall, are_close, fault_of, no_trials
 
 __tracebackhide__ = True  # a failing test shows its own line
 
@@ -125,7 +124,7 @@ class Verifier(ConversionCapture):
             return call.run()
         place, reason = self._lines.record(), self._reason_to_skip(call)
         op = "" if reason else str(signature_of(call))
-        return self._verified(call.run, call.tensors, partial(FullCall, op, call), reason, op, place)
+        return self._verified(call.run, call.tensors, partial(self._compare_op, call), reason, op, place)
 
     def on_outermost(self, call: ConversionCall) -> Any:
         """Run a conversion, and compare the values of a redistribution."""
@@ -133,7 +132,8 @@ class Verifier(ConversionCapture):
         if call.converter.kind is not Conversion.REDISTRIBUTE:
             return run()
         place, reason = self._lines.here(), self._reason_of_group()
-        return self._verified(run, [call.tensor], partial(Redistributed, call), reason, call.name, place)
+        compare = partial(self._compare_redistribution, call)
+        return self._verified(run, [call.tensor], compare, reason, call.name, place)
 
     def _reason_to_skip(self, call: OpCall) -> str:
         """Return why an op is not compared, to follow the number of such ops; empty if it is compared."""
@@ -165,14 +165,14 @@ class Verifier(ConversionCapture):
     # Comparisons, which the program does not notice
 
     def _verified(
-        self, run: Callable[[], Any], tensors: list[Any], full: Any, reason: str, op: str, place: CodePlace
+        self, run: Callable[[], Any], tensors: list[Any], compare: Any, reason: str, op: str, place: CodePlace
     ) -> Any:
         """Run a call of the program, and compare its results unless there is a reason not to.
 
         Args:
             run: the call.
             tensors: tensors among its arguments.
-            full: function of their full values that returns the call on them.
+            compare: function of their full values, the result, ``op`` and ``place`` that compares the result.
             reason: why it is not compared, if it is not.
             op: its signature.
             place: its source line.
@@ -180,15 +180,12 @@ class Verifier(ConversionCapture):
         self._counts["calls"] += 1
         if reason:
             self._skipped[reason] += 1
-            result = run()
-            self._reported.update(*map(keys_of, tensors_in(result)) if reason == NOT_DEFINED else ())
-            return result
-        arguments = self._attempt(self._arguments, tensors, op, place)
+        arguments = None if reason else self._attempt(self._arguments, tensors, op, place)
         result = run()
-        if arguments is None:
+        if arguments is not None:
+            self._attempt(compare, arguments, result, op, place)
+        elif reason in ("", NOT_DEFINED):
             self._reported.update(*map(keys_of, tensors_in(result)))
-        else:
-            self._attempt(self._compare, full(arguments), result, place)
         return result
 
     def _attempt(self, part: Callable[..., T], *args: Any) -> T | None:
@@ -224,15 +221,33 @@ class Verifier(ConversionCapture):
                 raise NoValueError("with an argument that has no full value")
         return found
 
-    def _compare(self, full: FullCall | Redistributed, result: Any, place: CodePlace) -> None:
-        """Compare the results of a call, and the arguments that it writes to, with those on full tensors."""
-        got, expected, op = full.leaves(result), full.run(), full.op
+    def _compare_op(
+        self, call: OpCall, arguments: dict[int, Full], result: Any, op: str, place: CodePlace
+    ) -> None:
+        """Compare the results of an op, and the arguments that it writes to, with those on full tensors."""
+        full = FullCall(call, arguments)
+        got, expected = full.leaves(result), full.run()
         self._note_views(full, got, op, place)
+        self._compare(got, expected, full.trials, op, place)
+
+    def _compare_redistribution(
+        self, call: ConversionCall, arguments: dict[int, Full], result: Any, _: str, place: CodePlace
+    ) -> None:
+        """Compare the full value of a redistributed tensor with that before, which must not change."""
+        [(values, size)] = arguments.values()
+        target = result[0] if isinstance(result, tuple) else result
+        expected = Full(values.to(target.dtype), size)
+        self._compare([target], [expected], no_trials, str(call.signature(result)), place)
+
+    def _compare(
+        self, got: Sequence[Any], expected: Sequence[Any], trials: Any, op: str, place: CodePlace
+    ) -> None:
+        """Compare the results of a call with those on full tensors."""
         if len(got) != len(expected):
             self._add(op, Fault.SHAPE, f"{len(got)} results instead of {len(expected)}", place)
         numbers: dict[int, int] = {}
         for number, (each, other) in enumerate(zip(got, expected, strict=False)):
-            if is_tensor(each) and is_tensor(other):
+            if is_tensor(each) and isinstance(other, Full):
                 numbers.setdefault(id(each), number)
             elif self._is_simulated:  # simulated ranks have one number: that of `equal` is of any rank
                 continue
@@ -241,8 +256,7 @@ class Verifier(ConversionCapture):
         tensors = [got[number] for number in numbers.values()]
         for tensor, shards in self._shards(tensors, f"the results of {op}, at {place}"):
             number = numbers[id(tensor)]
-            reference = Full(expected[number], full.size)
-            fault, text, _ = fault_of(tensor, shards, reference, partial(full.trials, number))
+            fault, text, _ = fault_of(tensor, shards, expected[number], partial(trials, number))
             keys = keys_of(tensor)
             if fault and (fault is not Fault.RANKS or self._reported.isdisjoint(keys)):
                 self._add(op, fault, text, place)
@@ -260,7 +274,7 @@ class Verifier(ConversionCapture):
         distinct = {id(each): each for each in tensors}.values()
         for own, group in grouped((mesh_among([each]) or mesh, each) for each in distinct).items():
             if self._is_simulated and own not in self._ranks:
-                self._ranks[own] = ranks_of(own)
+                self._ranks[own] = own.mesh.flatten().tolist()  # takes 20 ms
             yield from zip(group, shards_of(group, own, self._ranks.get(own, ())), strict=True)
 
     def _add(self, op: str, fault: Fault, text: str, place: CodePlace) -> None:
@@ -270,9 +284,7 @@ class Verifier(ConversionCapture):
 
     # Writes to views
 
-    def _note_views(
-        self, full: FullCall | Redistributed, got: Sequence[Any], op: str, place: CodePlace
-    ) -> None:
+    def _note_views(self, full: FullCall, got: Sequence[Any], op: str, place: CodePlace) -> None:
         """Record views that share no memory with their base, and writes to such views."""
         for number, base in full.views:
             keys = keys_of(base)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from pytest_dtdispatch.errors import first_line
-from pytest_dtdispatch.replay.call import ConversionCall
 from pytest_dtdispatch.torchapi.calls import OpCall, leaves_of
 from pytest_dtdispatch.torchapi.shards import (
     Full,
@@ -19,10 +18,9 @@ from pytest_dtdispatch.torchapi.shards import (
     NoValueError,
     default_tolerances,
     full_values,
-    shares_memory,
     tree_map,
 )
-from pytest_dtdispatch.torchapi.tensors import is_dtensor
+from pytest_dtdispatch.torchapi.tensors import is_dtensor, is_tensor, memory_address
 from pytest_dtdispatch.verify.model import Fault
 
 Trials = Callable[[], Sequence[torch.Tensor]]
@@ -37,7 +35,6 @@ class FullCall:
     """A call of an op on the full values of its arguments.
 
     Args:
-        op: signature of the call.
         call: the call on DTensors.
         arguments: full values by the id of the tensor among its arguments.
 
@@ -46,10 +43,7 @@ class FullCall:
         views: number of each result that shares memory with an argument after :meth:`run`, and the argument.
     """
 
-    size = None
-
-    def __init__(self, op: str, call: OpCall, arguments: Mapping[int, Full]) -> None:
-        self.op = op
+    def __init__(self, call: OpCall, arguments: Mapping[int, Full]) -> None:
         self.written = call.written
         self.views: list[tuple[int, torch.Tensor]] = []
         self._call = call
@@ -77,9 +71,10 @@ class FullCall:
             (number, each)
             for each in filter(is_dtensor, self._call.tensors)
             for number, result in enumerate(results)
-            if type(result) is torch.Tensor and shares_memory(result, copies[id(each)])
+            if type(result) is torch.Tensor and memory_address(result) == memory_address(copies[id(each)])
         ]
-        return [copies.get(id(each), each) for each in results]
+        leaves = (copies.get(id(each), each) for each in results)
+        return [Full(each) if is_tensor(each) else each for each in leaves]
 
     def trials(self, number: int) -> list[torch.Tensor]:
         """Return a result by its number on wider and on perturbed arguments; empty if it must be exact."""
@@ -88,38 +83,13 @@ class FullCall:
         if has_sums or not self._call.is_pointwise:  # else each element is computed from the same bits
             for copy in (_widened, *[_perturbed] * PERTURBATIONS):
                 with suppress(NoValueError):  # such an argument is invalid
-                    found.append(self.run(copy)[number])
+                    found.append(self.run(copy)[number].values)
         return found
 
 
-class Redistributed:
-    """A redistribution, which does not change the full value.
-
-    Args:
-        call: the call.
-        arguments: full value of the redistributed tensor by its id.
-    """
-
-    written: Sequence[torch.Tensor] = ()
-    views: Sequence[tuple[int, torch.Tensor]] = ()
-
-    def __init__(self, call: ConversionCall, arguments: Mapping[int, Full]) -> None:
-        self.op, self._call = call.name, call
-        [(self._values, self.size)] = arguments.values()
-
-    def leaves(self, result: Any) -> list[Any]:
-        """Return the redistributed tensor."""
-        target = result[0] if isinstance(result, tuple) else result
-        self.op, self._values = str(self._call.signature(result)), self._values.to(target.dtype)
-        return [target]
-
-    def run(self) -> list[torch.Tensor]:
-        """Return the value before."""
-        return [self._values]
-
-    def trials(self, number: int) -> list[torch.Tensor]:
-        """Return no other results: only the order of a sum may differ."""
-        return []
+def no_trials(number: int) -> Sequence[torch.Tensor]:
+    """Return no other results of a redistribution: only the order of a sum may differ."""
+    return ()
 
 
 def _is_exact(dtype: torch.dtype) -> bool:
