@@ -230,14 +230,14 @@ class Recorder(api.DtDispatch):
 
     def _verify(self, step_fn: Callable[[], object], steps: int, name: str) -> Verified:
         from pytest_dtdispatch.torchapi.tensors import is_group_fake
-        from pytest_dtdispatch.verify.mode import FLAGS, run_steps
+        from pytest_dtdispatch.verify.mode import FLAGS
 
         self._begin("verify", name, kind=Verified.kind)
         if is_group_fake():
             raise MeasurementError(f"verify: collectives of a fake process group move no data: {FLAGS}")
         self._sync(name)
-        with self._running(name, is_timed=False), self._verifying(name, run_steps) as verifier:
-            run_steps(verifier, step_fn, steps)
+        with self._running(name, is_timed=False), self._verifying(name) as verifier:
+            verifier.run_steps(step_fn, steps)
         verified = verifier.result(name, steps)
         self._record(verified)
         return verified
@@ -408,12 +408,12 @@ class Recorder(api.DtDispatch):
         return name if not name.startswith("<") else self.results.test.rpartition("::")[2] or method
 
     @contextmanager
-    def _verifying(self, name: str, base: Callable[..., Any] | None = None) -> Iterator[Verifier]:
+    def _verifying(self, name: str) -> Iterator[Verifier]:
         """Compare the ops of a region; an error of the program has a note with the last op."""
         from pytest_dtdispatch.verify.mode import Verifier
 
         disagree = getattr(self._plan.agreement, "difference", None)
-        verifier = Verifier(self.results, self._settings.ops, base, disagree)
+        verifier = Verifier(self.results, self._settings.ops, disagree)
         try:
             with self._counted(Verified.kind, name), verifier:
                 yield verifier

@@ -62,20 +62,17 @@ class Verifier(ConversionCapture):
     Args:
         results: results of the test.
         ops: globs of op names; every op if empty.
-        base: function that calls the step.
         disagree: function that returns how ranks differ at a call; None if all are in this process.
 
     Attributes:
         last: signature and line of the op that was compared last.
     """
 
-    def __init__(
-        self, results: ResultStore, ops: Sequence[str] = (), base: Any = None, disagree: Any = None
-    ) -> None:
+    def __init__(self, results: ResultStore, ops: Sequence[str] = (), disagree: Any = None) -> None:
         super().__init__(ops, results)
         self.last = "none"
         self._disagree: Callable[[str], str] | None = disagree
-        self._lines = LineFinder(base)
+        self._lines = LineFinder(self.run_steps)
         self._is_simulated = False
         self._ranks: dict[Any, list[int]] = {}  # by simulated mesh
         self._counts: Counter[str] = Counter()
@@ -92,9 +89,12 @@ class Verifier(ConversionCapture):
         super()._open()
         self._lock.contexts.enter_context(self._lines)
 
-    def begin_step(self) -> None:
-        """Begin a step of several."""
-        self._lines.begin_step()
+    def run_steps(self, step_fn: Callable[[], object], steps: int) -> None:
+        """Run steps, and compare their ops."""
+        __tracebackhide__ = True
+        for _ in range(steps):
+            self._lines.begin_step()
+            check_result("verify", step_fn())
 
     def annotate(self, error: Any) -> None:
         """Add notes to an error of the program."""
@@ -300,11 +300,3 @@ class Verifier(ConversionCapture):
         """Add lost writes whose base is read, or is still alive at the end."""
         for lost in {self._lost.pop(key) for key in bases if key in self._lost}:
             self._add(lost.op, lost.fault, lost.difference, lost.place)
-
-
-def run_steps(verifier: Verifier, step_fn: Callable[[], object], steps: int) -> None:
-    """Run steps under an open verifier."""
-    __tracebackhide__ = True
-    for _ in range(steps):
-        verifier.begin_step()
-        check_result("verify", step_fn())
