@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pytest_dtdispatch import StepWatch
-from pytest_dtdispatch.replay.call import UnnoticedMode
+from pytest_dtdispatch.replay.modes import UnnoticedMode
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.torchapi.observe import CONVERTERS, POINTS, Point, around
 from pytest_dtdispatch.torchapi.ops import hidden_from_constructors

@@ -19,11 +19,11 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
 from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
-from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
+from pytest_dtdispatch.replay.modes import UnnoticedMode
 from pytest_dtdispatch.replay.repeat import run_conversion, run_op, settled_conversion
 from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.torchapi.calls import OpCall
+from pytest_dtdispatch.torchapi.calls import ConversionCall, OpCall
 from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.groups import innermost_in_local_mode
 from pytest_dtdispatch.torchapi.observe import Converter, observe_conversions, observe_propagations
@@ -36,7 +36,7 @@ from pytest_dtdispatch.torchapi.ops import (
     open_modes,
 )
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
-from pytest_dtdispatch.torchapi.signatures import signature_of, spec_notes
+from pytest_dtdispatch.torchapi.signatures import signature_of, signature_of_conversion, spec_notes
 from pytest_dtdispatch.torchapi.tensors import (
     group_backend,
     is_local_mode_open,
@@ -282,7 +282,7 @@ class SignatureCapture(ConversionCapture):
         if not self._is_selected(call.name):
             return result
         with modes_disabled():
-            signature = call.signature(result)
+            signature = signature_of_conversion(call, result)
         if self._results.count(signature):
             return result
         self._begin(signature)

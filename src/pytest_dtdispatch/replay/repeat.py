@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.results import repeated
 from pytest_dtdispatch.core.signatures import device_of, mesh_device_text
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.errors import RanksError, first_line
-from pytest_dtdispatch.replay.call import ConversionCall, UnnoticedMode
+from pytest_dtdispatch.replay.modes import UnnoticedMode
 from pytest_dtdispatch.replay.replay import Replay, agreed_reason
 from pytest_dtdispatch.replay.states import leaves_behind
 from pytest_dtdispatch.replay.storages import NoCopyError, Storages, keys_of
@@ -28,7 +28,7 @@ from pytest_dtdispatch.rounds.rounds import Rounds
 from pytest_dtdispatch.rounds.signals import Signals, nothing_warned
 from pytest_dtdispatch.rounds.timing import Prepare, Subject, no_op
 from pytest_dtdispatch.torchapi import observe
-from pytest_dtdispatch.torchapi.calls import OpCall
+from pytest_dtdispatch.torchapi.calls import ConversionCall, OpCall
 from pytest_dtdispatch.torchapi.collectives import collective_of
 from pytest_dtdispatch.torchapi.compiler import observe_compiled_code
 from pytest_dtdispatch.torchapi.ops import (

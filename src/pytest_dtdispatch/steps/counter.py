@@ -18,8 +18,8 @@ from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.trail import CalledOp, RanCollective, Trail
 from pytest_dtdispatch.errors import warn
 from pytest_dtdispatch.lines.finder import LineFinder
-from pytest_dtdispatch.replay.call import UnnoticedMode
 from pytest_dtdispatch.replay.guard import MeasurementLock
+from pytest_dtdispatch.replay.modes import UnnoticedMode
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
     Collective,

@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import mesh_device_text, shorten
 from pytest_dtdispatch.core.text import ask, shown
 from pytest_dtdispatch.core.trail import Trail
-from pytest_dtdispatch.replay.call import UnnoticedMode
+from pytest_dtdispatch.replay.modes import UnnoticedMode
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
 from pytest_dtdispatch.torchapi.ops import hidden_from_constructors

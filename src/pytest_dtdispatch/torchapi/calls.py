@@ -1,14 +1,16 @@
-"""Arguments of calls, and calls of ops."""
+"""Arguments of calls, and calls of ops and of conversions."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from pytest_dtdispatch.torchapi.observe import Converter
 from pytest_dtdispatch.torchapi.ops import is_op, is_written, ops_with_a_rule, schema_of
 from pytest_dtdispatch.torchapi.tensors import are_on_meta, is_dtensor, is_tensor, mesh_among
 
@@ -129,6 +131,57 @@ class OpCall(CallArguments):
         options = _options_of_foreach(func._opname)
         is_enough = bool(options) and options.issuperset(self.kwargs)
         return f"torch._foreach_{func._opname}" if is_enough else ""
+
+
+class RepetitionContext:
+    """Replacement of the context of an autograd function in a repetition.
+
+    Attributes are read from the context of the program's own call, and written to this object.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def save_for_backward(self, *args: Any) -> None:
+        """No-op: the program's own call already registered this with autograd."""
+
+    set_materialize_grads = mark_dirty = mark_non_differentiable = save_for_backward
+
+
+class ConversionCall(CallArguments):
+    """A call of a conversion.
+
+    Args:
+        converter: kind and name of the conversion.
+        function: function of torch that converts.
+        args: positional arguments.
+        kwargs: keyword arguments.
+
+    Attributes:
+        name: name in signatures, such as ``redistribute`` or ``to_local_backward``.
+        tensor: converted tensor; None if autograd has no gradient for it.
+    """
+
+    def __init__(
+        self,
+        converter: Converter,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        super().__init__(args, kwargs)
+        self.converter, self.function = converter, function
+        self.name = f"{converter.name}_backward" if converter.is_backward else converter.name
+        self.tensor: torch.Tensor | None = next(iter(self.tensors), None)
+
+    def arguments_of_repetition(self) -> tuple[Any, ...]:
+        """Return the positional arguments, with a replaced context so that the program's is unchanged."""
+        if not self.args or isinstance(self.args[0], torch.Tensor):
+            return self.args
+        return (RepetitionContext(self.args[0]), *self.args[1:])
 
 
 def propagated_call(schema: Any) -> OpCall:

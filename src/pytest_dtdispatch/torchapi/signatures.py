@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from pytest_dtdispatch.core.signatures import Signature
-from pytest_dtdispatch.torchapi.calls import OpCall
+from pytest_dtdispatch.torchapi.calls import ConversionCall, OpCall
+from pytest_dtdispatch.torchapi.observe import Conversion
 from pytest_dtdispatch.torchapi.ops import op_name
-from pytest_dtdispatch.torchapi.tensors import TensorTraits, actual_traits, is_dtensor, tensor_traits
+from pytest_dtdispatch.torchapi.tensors import (
+    TensorTraits,
+    actual_traits,
+    is_dtensor,
+    tensor_traits,
+    wrapped_with,
+)
 
 # Abbreviations of dtypes in signatures.
 DTYPES = {
@@ -41,6 +48,38 @@ def signature_of(call: OpCall) -> Signature:
     shown = tuple(text for text in texts if text is not None)
     mesh = call.mesh
     return Signature(op_name(call.func), shown, tuple(mesh.shape), mesh.device_type)
+
+
+def signature_of_conversion(call: ConversionCall, result: Any) -> Signature:
+    """Return the signature of a conversion: source, result and mesh."""
+    source = call.tensor
+    target = result[0] if isinstance(result, tuple) else result
+    mesh = next(each.device_mesh for each in (target, source) if isinstance(each, DTensor))
+    traits = tensor_traits(source)
+    text = tensor_text(traits) if traits else ""
+    placements = _target_text(call, source, target)
+    if placements:
+        text = f"{text} -> {placements}"
+    # Positional arguments that distinguish conversions in addition to tensor, mesh and placements.
+    positions = {"from_local": {4: "run_check", 5: "shape"}, "redistribute": {4: "async_op"}}
+    texts = [text]
+    for number, name in positions.get(call.name, {}).items():
+        value = call.args[number] if number < len(call.args) else None
+        if value:
+            texts.append(f"{name}={shape_text(value) if isinstance(value, Sequence) else value}")
+    return Signature(call.name, tuple(texts), tuple(mesh.shape), mesh.device_type)
+
+
+def _target_text(call: ConversionCall, source: Any, target: Any) -> str:
+    """Return the placements of the result as text; empty if a DTensor is unwrapped without change."""
+    if isinstance(target, DTensor):
+        placements = placements_text(target.placements)
+        is_cast = target.dtype != source.dtype
+        return f"{dtype_text(target.dtype)} {placements}" if is_cast else placements
+    if call.converter.kind is Conversion.UNWRAP and call.converter.is_backward:
+        before = wrapped_with(call.args[0])
+        return placements_text([Replicate() if isinstance(each, Partial) else each for each in before])
+    return ""
 
 
 def _argument_text(argument: Any, value: Any) -> str | tuple[str, ...] | None:

@@ -17,10 +17,9 @@ from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.errors import first_line
 from pytest_dtdispatch.lines.finder import LineFinder
-from pytest_dtdispatch.replay.call import ConversionCall
 from pytest_dtdispatch.replay.capture import ConversionCapture
 from pytest_dtdispatch.replay.storages import keys_of
-from pytest_dtdispatch.torchapi.calls import OpCall
+from pytest_dtdispatch.torchapi.calls import ConversionCall, OpCall
 from pytest_dtdispatch.torchapi.collectives import collective_of
 from pytest_dtdispatch.torchapi.compiler import is_tracing
 from pytest_dtdispatch.torchapi.observe import Conversion
@@ -32,7 +31,7 @@ from pytest_dtdispatch.torchapi.shards import (
     is_shared_by_ranks,
     shards_of,
 )
-from pytest_dtdispatch.torchapi.signatures import signature_of
+from pytest_dtdispatch.torchapi.signatures import signature_of, signature_of_conversion
 from pytest_dtdispatch.torchapi.tensors import (
     is_dtensor,
     is_group_fake,
@@ -237,7 +236,7 @@ class Verifier(ConversionCapture):
         [(values, size)] = arguments.values()
         target = result[0] if isinstance(result, tuple) else result
         expected = Full(values.to(target.dtype), size)
-        self._compare([target], [expected], no_trials, str(call.signature(result)), place)
+        self._compare([target], [expected], no_trials, str(signature_of_conversion(call, result)), place)
 
     def _compare(
         self, got: Sequence[Any], expected: Sequence[Any], trials: Any, op: str, place: CodePlace
