@@ -96,26 +96,22 @@ def observe_transfers(observer: Any) -> Iterator[None]:
         "backward": observer.on_backward,
         "simulated_op": partial(_on_simulated_op, observer),
     }
-    with around(methods), _observe_collectives(observer), observe_conversions(observer):
-        yield
-
-
-@contextmanager
-def _observe_collectives(observer: Any) -> Iterator[None]:
-    """Observe collective ops, and methods of Python process groups, which bypass these ops."""
     kinds = _collective_kinds()
     # All collectives of torch dispatch to ops of c10d. On meta, functional ones have separate kernels.
     of_c10d = {op: partial(observer.on_collective, collective_kind(op.name())) for op in _collective_ops()}
     functional = filter(collective_of, _collective_ops("_c10d_functional"))
     on_meta = {op: partial(_on_op_on_meta, observer, collective_kind(op.name())) for op in functional}
     with ExitStack() as stack:
+        stack.enter_context(around(methods))
         stack.enter_context(kernels_routed("c10d", of_c10d))
         stack.enter_context(kernels_routed("_c10d_functional", on_meta))
-        for group in subclasses(torch.distributed.ProcessGroup):  # C++ classes have no Python functions
+        # Methods of Python process groups bypass these ops. C++ classes have no Python functions.
+        for group in subclasses(torch.distributed.ProcessGroup):
             for name, method in list(vars(group).items()):
                 kind = collective_kind(name)
                 if isinstance(method, FunctionType) and kind in kinds:
                     stack.enter_context(patched(group, name, calling(partial(observer.on_collective, kind))))
+        stack.enter_context(observe_conversions(observer))
         yield
 
 
