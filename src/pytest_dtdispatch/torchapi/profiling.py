@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,7 +9,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -27,6 +25,7 @@ from pytest_dtdispatch.torchapi.observe import (
     around,
     missing_fsdp_name,
     observe_conversions,
+    outside_of_torch,
 )
 
 __tracebackhide__ = True  # a test that fails here shows its own line
@@ -162,10 +161,7 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
 
 def _opening_line() -> str:
     """Return the nearest source line outside torch and this package."""
-    folders = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(folders):
-        frame = frame.f_back
+    frame = outside_of_torch(sys._getframe(2))
     return CodePlace(frame.f_code.co_filename, frame.f_lineno).line_text if frame else "an unknown line"
 
 
