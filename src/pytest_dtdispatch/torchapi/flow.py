@@ -133,8 +133,6 @@ class Move(Converted):
         is_unwrapped: whether the program took the local tensor of what the result became.
     """
 
-    source: Memory
-    result: Memory
     depth: int
     earlier: frozenset[int]
     outputs: list[Memory] = field(default_factory=list)
