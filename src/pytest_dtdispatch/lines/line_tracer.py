@@ -101,13 +101,10 @@ class LineTracer(ForwardLines):
         del self.lines[count:]
         return max(shortest_ns, 0) // MANY_LINES
 
-    def _owner(self, frame: FrameType) -> str:
-        return self.frames.owners.get(id(frame.f_code)) or self.frames.owner(frame.f_code)
-
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self._is_importing:
             return None
-        kind = self._owner(frame)
+        kind = self.frames.owner(frame.f_code)
         is_inner = kind in LIBRARY_OWNERS and self._is_in_library(kind, frame)
         if kind is not FrameOwner.NOTHING and not is_inner:
             return self._enter(frame, kind)
@@ -143,7 +140,7 @@ class LineTracer(ForwardLines):
         if event == "return":
             while self._stack and self._stack.pop()[1] is not frame:
                 continue
-            if self._owner(frame) is FrameOwner.ENGINE and not self._is_in_engine():
+            if self.frames.owner(frame.f_code) is FrameOwner.ENGINE and not self._is_in_engine():
                 self._is_after_backward = True
         return self._trace if event == "exception" else self._record(began)
 
@@ -164,7 +161,16 @@ class LineTracer(ForwardLines):
         return any(kind is FrameOwner.ENGINE for kind, _ in self._stack)
 
     def _record(self, begin_ns: int) -> Any:
-        place, in_engine = self._place()
+        """Record the current line, and whether it is code of modules that the autograd engine called."""
+        outwards = reversed(self._stack)
+        seen = view_stack(outwards)
+        if seen.is_in_engine:  # code of FSDP2 has no line of its own there
+            name = self._module_in_backward(seen)
+            at = seen if seen.file or seen.owners else view_stack(outwards)  # the caller of backward
+            place = CodePlace(at.file, at.line, name, Phase.BACKWARD)
+            in_engine = bool(seen.file or name)
+        else:
+            place, in_engine = self._forward(seen), self._is_in_engine()
         self._last_line_ns = time.perf_counter_ns()
         part = PARTS.get(self._innermost(), Part.OTHER)
         self.lines.append(TracedLine(begin_ns, self._last_line_ns, place, in_engine, part))
@@ -186,19 +192,6 @@ class LineTracer(ForwardLines):
         self.ended_at = self.lines[-1].place
         self.lines.append(TracedLine(begin_ns, now, None, False))
         return None
-
-    def _place(self) -> tuple[CodePlace, bool]:
-        """Return the current line, and whether it is code of modules that the autograd engine called.
-
-        Code of FSDP2 in the engine has no line of its own.
-        """
-        outwards = reversed(self._stack)
-        seen = view_stack(outwards)
-        if not seen.is_in_engine:
-            return self._forward(seen), self._is_in_engine()
-        name = self._module_in_backward(seen)
-        at = seen if seen.file or seen.owners else view_stack(outwards)  # the caller of backward
-        return CodePlace(at.file, at.line, name, Phase.BACKWARD), bool(seen.file or name)
 
 
 def _lines() -> None:
