@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
@@ -28,52 +29,49 @@ PYTHON = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "pla
 INSTALLED = ("site-packages", "dist-packages")  # folders of libraries
 
 
+@dataclass(frozen=True, eq=False)
 class FrameOwner:
-    """Owners of the code of stack frames. Texts, as members of an enum are slow to access and to hash."""
+    """Owner of the code of stack frames, compared by identity: members of an enum are slow to access.
 
-    USER = "code of the user"
-    MODULE = "the call of a module"
-    ENGINE = "autograd's engine"
-    BACKWARD = "a caller of the engine"
-    CLIPPING = "clipping of gradients"
-    OPTIMIZER = "an optimizer"
-    OPTIMIZER_HOOKS = "the step of an optimizer, which calls hooks before and after it"
-    DDP = "DistributedDataParallel"
-    FSDP = "FSDP"
-    PIPELINE = "a schedule of pipeline stages"
-    NOTHING = "code of torch, of Python, of pytest or of this plugin"
+    Args:
+        label: description of the code.
+        phase: phase of a step that its frames imply; None if they imply none.
+        part: part of a budget that its Python belongs to, if its frame is the innermost.
+        is_library: whether it is a library of torch that calls its own functions dozens of times in a hook.
+    """
+
+    label: str
+    phase: Phase | None = None
+    part: Part = Part.OTHER
+    is_library: bool = False
 
 
-PHASES = {
-    FrameOwner.ENGINE: Phase.BACKWARD,
-    FrameOwner.BACKWARD: Phase.BACKWARD,
-    FrameOwner.CLIPPING: Phase.CLIPPING,
-    FrameOwner.OPTIMIZER: Phase.OPTIMIZER,
-    FrameOwner.OPTIMIZER_HOOKS: Phase.OPTIMIZER,
-}
+class FrameOwners:
+    """All owners of the code of stack frames."""
 
-# Parts of a budget that Python of torch belongs to, by the owner of the innermost frame.
-PARTS = {
-    FrameOwner.MODULE: Part.MODULES,
-    FrameOwner.CLIPPING: Part.MODULES,
-    FrameOwner.ENGINE: Part.AUTOGRAD,
-    FrameOwner.BACKWARD: Part.AUTOGRAD,
-    FrameOwner.OPTIMIZER: Part.OPTIMIZER,
-    FrameOwner.OPTIMIZER_HOOKS: Part.OPTIMIZER,
-    FrameOwner.DDP: Part.DDP,
-    FrameOwner.FSDP: Part.FSDP_PYTHON,
-    FrameOwner.PIPELINE: Part.PIPELINE,
-}
+    USER = FrameOwner("code of the user")
+    MODULE = FrameOwner("the call of a module", part=Part.MODULES)
+    ENGINE = FrameOwner("autograd's engine", Phase.BACKWARD, Part.AUTOGRAD)
+    BACKWARD = FrameOwner("a caller of the engine", Phase.BACKWARD, Part.AUTOGRAD)
+    CLIPPING = FrameOwner("clipping of gradients", Phase.CLIPPING, Part.MODULES)
+    OPTIMIZER = FrameOwner("an optimizer", Phase.OPTIMIZER, Part.OPTIMIZER)
+    OPTIMIZER_HOOKS = FrameOwner("the step of an optimizer and its hooks", Phase.OPTIMIZER, Part.OPTIMIZER)
+    DDP = FrameOwner("DistributedDataParallel", part=Part.DDP, is_library=True)
+    FSDP = FrameOwner("FSDP", part=Part.FSDP_PYTHON, is_library=True)
+    PIPELINE = FrameOwner("a schedule of pipeline stages", part=Part.PIPELINE, is_library=True)
+    NOTHING = FrameOwner("code of torch, of Python, of pytest or of this plugin")
+
+
 # Folders of torch, and the owners of their frames.
 LIBRARIES = {
-    "nn/parallel": FrameOwner.DDP,
-    "distributed/fsdp": FrameOwner.FSDP,
-    "distributed/_composable/fsdp": FrameOwner.FSDP,
-    "distributed/pipelining": FrameOwner.PIPELINE,
+    "nn/parallel": FrameOwners.DDP,
+    "distributed/fsdp": FrameOwners.FSDP,
+    "distributed/_composable/fsdp": FrameOwners.FSDP,
+    "distributed/pipelining": FrameOwners.PIPELINE,
 }
 
 T = TypeVar("T")
-OwnedFrames = Iterable[tuple[str, FrameType]]
+OwnedFrames = Iterable[tuple[FrameOwner, FrameType]]
 
 
 class Frames:
@@ -89,15 +87,15 @@ class Frames:
         self._suite = f"{ours}suite{os.sep}"  # treated as user code
         self._hidden = (ours, of_torch, f"{Path(torch.__file__).parents[1] / 'functorch'}{os.sep}")
         self._of_paths = {  # the first path that a file starts with decides
-            str(Path(torch.nn.utils.__file__).parent / "clip_grad.py"): FrameOwner.CLIPPING,
-            f"{Path(torch.optim.__file__).parent}{os.sep}": FrameOwner.OPTIMIZER,
+            str(Path(torch.nn.utils.__file__).parent / "clip_grad.py"): FrameOwners.CLIPPING,
+            f"{Path(torch.optim.__file__).parent}{os.sep}": FrameOwners.OPTIMIZER,
         }
         for folder, owner in LIBRARIES.items():
-            if owner is not FrameOwner.FSDP or not missing_fsdp_name():
+            if owner is not FrameOwners.FSDP or not missing_fsdp_name():
                 self._of_paths[f"{of_torch}{folder}{os.sep}"] = owner
         self._plans = f"{of_torch}distributed/tensor/parallel/"  # styles of `parallelize_module`
         self._wrappers = wrapper_paths()
-        self.owners: dict[int, str] = {}
+        self.owners: dict[int, FrameOwner] = {}
         self._codes: list[CodeType] = []  # references, so that no other code object gets their ids
         # Code between the line that calls an op and its propagation.
         folders = ("rounds", "replay", "lines", "steps", "torchapi")
@@ -113,23 +111,23 @@ class Frames:
             "distributed/_functional_collectives.py",
         )
         self._thin = tuple(f"{of_torch}{file}" for file in thin)
-        self._cache(engine_code(), FrameOwner.ENGINE)
+        self._cache(engine_code(), FrameOwners.ENGINE)
         for function, owner in (
-            (torch.nn.Module.__call__, FrameOwner.MODULE),
-            (torch.nn.Module.zero_grad, FrameOwner.OPTIMIZER),
-            (torch.autograd.backward, FrameOwner.BACKWARD),
-            (torch.autograd.grad, FrameOwner.BACKWARD),
+            (torch.nn.Module.__call__, FrameOwners.MODULE),
+            (torch.nn.Module.zero_grad, FrameOwners.OPTIMIZER),
+            (torch.autograd.backward, FrameOwners.BACKWARD),
+            (torch.autograd.grad, FrameOwners.BACKWARD),
         ):
             self._cache(inspect.unwrap(function).__code__, owner)
-        self._cache(Optimizer.profile_hook_step(len).__code__, FrameOwner.OPTIMIZER_HOOKS)
+        self._cache(Optimizer.profile_hook_step(len).__code__, FrameOwners.OPTIMIZER_HOOKS)
 
-    def owner(self, code: CodeType) -> str:
+    def owner(self, code: CodeType) -> FrameOwner:
         """Return the owner of a code object."""
         return self.owners.get(id(code)) or self._cache(code, self._of_file(code.co_filename))
 
     def outwards(self, frame: FrameType | None, base: CodeType | None = None) -> OwnedFrames:
         """Yield owned frames, and frames of ``base``, with their owners, from the innermost outwards."""
-        owners, owner_of, nothing = self.owners, self.owner, FrameOwner.NOTHING
+        owners, owner_of, nothing = self.owners, self.owner, FrameOwners.NOTHING
         while frame is not None:
             code = frame.f_code
             owner = owners.get(id(code)) or owner_of(code)
@@ -142,7 +140,7 @@ class Frames:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(self._between):
             frame = frame.f_back
-        return frame is not None and self.owner(frame.f_code) is FrameOwner.USER
+        return frame is not None and self.owner(frame.f_code) is FrameOwners.USER
 
     def called_by(self) -> str:
         """Return the function of torch or a library that user code called, if its code made the running call.
@@ -152,7 +150,7 @@ class Frames:
         """
         frame: FrameType | None = sys._getframe(1)
         inner: FrameType | None = None
-        while frame is not None and self.owner(frame.f_code) is not FrameOwner.USER:
+        while frame is not None and self.owner(frame.f_code) is not FrameOwners.USER:
             is_thin = frame.f_code.co_filename.startswith((*self._between, *self._thin))
             if not is_thin or "object" in frame.f_code.co_name or self._is_of_plan(frame.f_code):
                 inner = frame
@@ -167,8 +165,8 @@ class Frames:
 
     def is_in_fsdp(self) -> bool:
         """Return whether the innermost code that is not hidden is FSDP's."""
-        owner, _ = next(iter(self.outwards(sys._getframe(1))), (FrameOwner.NOTHING, None))
-        return owner is FrameOwner.FSDP
+        owner, _ = next(iter(self.outwards(sys._getframe(1))), (FrameOwners.NOTHING, None))
+        return owner is FrameOwners.FSDP
 
     def input_of(self, tensor: Any) -> ModuleInput | None:
         """Return the argument of a running forward that a plan of ``parallelize_module`` converts.
@@ -178,7 +176,7 @@ class Frames:
         """
         frame: FrameType | None = sys._getframe(1)
         is_planned = False
-        while frame is not None and self.owner(frame.f_code) is not FrameOwner.USER:
+        while frame is not None and self.owner(frame.f_code) is not FrameOwners.USER:
             is_planned |= self._is_of_plan(frame.f_code)
             frame = frame.f_back
         comprehensions = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
@@ -201,15 +199,15 @@ class Frames:
     def _is_of_plan(self, code: CodeType) -> bool:
         return code.co_filename.startswith(self._plans)
 
-    def _cache(self, code: CodeType, owner: str) -> str:
+    def _cache(self, code: CodeType, owner: FrameOwner) -> FrameOwner:
         self._codes.append(code)
         self.owners[id(code)] = owner
         return owner
 
-    def _of_file(self, file: str) -> str:
+    def _of_file(self, file: str) -> FrameOwner:
         if file.startswith("<"):  # typed by the user, or generated, such as "<string>" by dataclasses
             is_typed = file.startswith(("<stdin>", "<ipython-input", "<doctest", "<console>"))
-            return FrameOwner.USER if is_typed else FrameOwner.NOTHING
+            return FrameOwners.USER if is_typed else FrameOwners.NOTHING
         for path, owner in self._of_paths.items():
             if file.startswith(path):
                 return owner
@@ -218,7 +216,7 @@ class Frames:
         # Packages that run tests, and code that the compiler writes.
         parts = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", "torchinductor_")
         is_hidden |= file.startswith(self._wrappers) or any(part in file for part in parts)
-        return FrameOwner.NOTHING if is_hidden or is_python else FrameOwner.USER
+        return FrameOwners.NOTHING if is_hidden or is_python else FrameOwners.USER
 
 
 class ModuleInput(NamedTuple):
@@ -333,31 +331,31 @@ def view_stack(frames: OwnedFrames, base: CodeType | None = None) -> StackView:
         if frame.f_code is base:
             if file:
                 break
-        elif owner is FrameOwner.USER:
+        elif owner is FrameOwners.USER:
             user, caller = frame, None
             if not file or is_compiled:
                 file, line, is_compiled = frame.f_code.co_filename, frame.f_lineno, is_generated(frame)
                 running = [] if is_compiled else running
-        elif owner is FrameOwner.MODULE:
+        elif owner is FrameOwners.MODULE:
             running.append(frame.f_locals["self"])
-        elif owner is FrameOwner.FSDP:
+        elif owner is FrameOwners.FSDP:
             owners = owners or (() if running else owners_in(frame))
-        elif owner in PHASES and phase in (None, Phase.BACKWARD):  # a checkpoint calls it in the engine
+        elif owner.phase and phase in (None, Phase.BACKWARD):  # a checkpoint calls it in the engine
             caller = caller or owner
             phase = _phase(owner, user, caller)
-            if owner is FrameOwner.ENGINE:
+            if owner is FrameOwners.ENGINE:
                 return StackView(file, line, running, phase, True, owners)
         if file and phase:
             break
     return StackView(file, line, running, phase, False, owners)
 
 
-def _phase(owner: str, user: FrameType | None, caller: str) -> Phase | None:
+def _phase(owner: FrameOwner, user: FrameType | None, caller: FrameOwner) -> Phase | None:
     """Return the phase of a torch function; None for a closure that an optimizer calls.
 
     Hooks of an optimizer are part of its phase: the wrapper of ``step`` calls them, not its algorithm.
     """
-    is_step = owner in (FrameOwner.OPTIMIZER, FrameOwner.OPTIMIZER_HOOKS)
-    if is_step and user is not None and caller is not FrameOwner.OPTIMIZER_HOOKS:
-        return PHASES[owner] if issubclass(type(user.f_locals.get("self")), Optimizer) else None
-    return PHASES[owner]
+    is_step = owner in (FrameOwners.OPTIMIZER, FrameOwners.OPTIMIZER_HOOKS)
+    if is_step and user is not None and caller is not FrameOwners.OPTIMIZER_HOOKS:
+        return owner.phase if issubclass(type(user.f_locals.get("self")), Optimizer) else None
+    return owner.phase

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Part, Phase
+from pytest_dtdispatch.core.events import CodePlace, OptimizerStep, Phase
 from pytest_dtdispatch.lines.finder import ForwardLines
-from pytest_dtdispatch.lines.frames import LIBRARIES, PARTS, FrameOwner, owners_in, view_stack
+from pytest_dtdispatch.lines.frames import FrameOwner, FrameOwners, owners_in, view_stack
 from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.torchapi.compiler import uncompiled
 from pytest_dtdispatch.torchapi.optimizers import describe_optimizer
@@ -23,7 +23,6 @@ from pytest_dtdispatch.torchapi.optimizers import describe_optimizer
 # the remaining time, but not before it has taken as long as starting the profiler (20 ms).
 MAX_TRACING = 3
 MANY_LINES = 200
-LIBRARY_OWNERS = frozenset(LIBRARIES.values())
 
 
 class LineTracer(ForwardLines):
@@ -48,7 +47,7 @@ class LineTracer(ForwardLines):
         self._is_importing = False
         self.optimizers: dict[int, OptimizerStep | None] = {}
         self._trace: Callable[..., Any] = self._on_event
-        self._stack: list[tuple[str, FrameType]] = []
+        self._stack: list[tuple[FrameOwner, FrameType]] = []
         self._quick_lines = self._last_line_ns = 0
 
     @contextmanager
@@ -70,7 +69,7 @@ class LineTracer(ForwardLines):
         self._is_after_backward = False
         running = [frame for _, frame in self._stack]
         for kind, frame in self._stack:
-            frame.f_trace_lines, frame.f_trace = kind is FrameOwner.USER, self._on_event
+            frame.f_trace_lines, frame.f_trace = kind is FrameOwners.USER, self._on_event
         self._record(time.perf_counter_ns())
         tracer = self._on_call
         sys.settrace(tracer)
@@ -105,8 +104,8 @@ class LineTracer(ForwardLines):
         if self._is_importing:
             return None
         kind = self.frames.owner(frame.f_code)
-        is_inner = kind in LIBRARY_OWNERS and self._is_in_library(kind, frame)
-        if kind is not FrameOwner.NOTHING and not is_inner:
+        is_inner = kind.is_library and self._is_in_library(kind, frame)
+        if kind is not FrameOwners.NOTHING and not is_inner:
             return self._enter(frame, kind)
         self._tracing_ns += self._call_ns
         if self._tracing_ns >= self._check_at_ns:
@@ -120,9 +119,9 @@ class LineTracer(ForwardLines):
         self._is_importing = event != "return"
         return self._on_import
 
-    def _on_entry(self, frame: FrameType, kind: str) -> Any:
+    def _on_entry(self, frame: FrameType, kind: FrameOwner) -> Any:
         began = time.perf_counter_ns()
-        frame.f_trace_lines = kind is FrameOwner.USER
+        frame.f_trace_lines = kind is FrameOwners.USER
         self._stack.append((kind, frame))
         if frame.f_code.co_name == "step":
             optimizer = frame.f_locals.get("self")
@@ -140,25 +139,25 @@ class LineTracer(ForwardLines):
         if event == "return":
             while self._stack and self._stack.pop()[1] is not frame:
                 continue
-            if self.frames.owner(frame.f_code) is FrameOwner.ENGINE and not self._is_in_engine():
+            if self.frames.owner(frame.f_code) is FrameOwners.ENGINE and not self._is_in_engine():
                 self._is_after_backward = True
         return self._trace if event == "exception" else self._record(began)
 
-    def _innermost(self) -> str:
-        return self._stack[-1][0] if self._stack else FrameOwner.USER
+    def _innermost(self) -> FrameOwner:
+        return self._stack[-1][0] if self._stack else FrameOwners.USER
 
-    def _is_in_library(self, kind: str, frame: FrameType) -> bool:
+    def _is_in_library(self, kind: FrameOwner, frame: FrameType) -> bool:
         """Return whether a library calls its own function, for the same parameters.
 
         These calls have no event: there are dozens in each hook of FSDP2.
         """
         if self._innermost() is not kind:
             return False
-        owners = owners_in(frame) if kind is FrameOwner.FSDP else ()
+        owners = owners_in(frame) if kind is FrameOwners.FSDP else ()
         return not owners or owners == owners_in(self._stack[-1][1])
 
     def _is_in_engine(self) -> bool:
-        return any(kind is FrameOwner.ENGINE for kind, _ in self._stack)
+        return any(kind is FrameOwners.ENGINE for kind, _ in self._stack)
 
     def _record(self, begin_ns: int) -> Any:
         """Record the current line, and whether it is code of modules that the autograd engine called."""
@@ -172,7 +171,7 @@ class LineTracer(ForwardLines):
         else:
             place, in_engine = self._forward(seen), self._is_in_engine()
         self._last_line_ns = time.perf_counter_ns()
-        part = PARTS.get(self._innermost(), Part.OTHER)
+        part = self._innermost().part
         self.lines.append(TracedLine(begin_ns, self._last_line_ns, place, in_engine, part))
         return self._spend(begin_ns)
 
