@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
 from pytest_dtdispatch.report.document import Document, Line, Table, View
 from pytest_dtdispatch.report.terminal import document_lines
 
@@ -26,3 +30,11 @@ def line_of(document: Document) -> Line:
 def titles_of(table: Table) -> tuple[str, ...]:
     """Return the titles of a table's columns, with their units."""
     return tuple(column.head for column in table.columns)
+
+
+def assert_outputs_match(file: Path, outputs: Mapping[str, str]) -> None:
+    """Compare outputs by name with a file; with UPDATE_OUTPUTS=1, the file is written first."""
+    text = "".join(f"=== {name}\n{output}\n" for name, output in outputs.items())
+    if os.environ.get("UPDATE_OUTPUTS"):
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-
-import pytest
+from pathlib import Path
 
 from pytest_dtdispatch.ab.report import exit_status, run_document
 from pytest_dtdispatch.ab.rule import Rule
@@ -15,7 +14,7 @@ from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.report.run import ReportedRun, Turn
 from tests.ab.fakes import counted, run_of
-from tests.rendered import lines_of
+from tests.rendered import assert_outputs_match, lines_of
 from tests.reported_runs import measured
 
 TEST, ADD = "t.py::test_add[4]", "add.Tensor(f32[8]S0)@4"
@@ -42,61 +41,27 @@ def alternating(base: Sequence[ReportedRun], head: Sequence[ReportedRun]) -> lis
     return sides
 
 
-def shown(base: Sequence[ReportedRun], head: Sequence[ReportedRun], width: int = 140) -> list[str]:
-    before, after = alternating(base, head)
-    return lines_of(run_document(judge_runs(before, after, Rule())), width)
+SAVED = [replace(run, where=f"{number}.json") for number, run in enumerate(processes())]
+SKIPPED = run_of("time", absent={TEST: "skipped: no GPU"})
+ALTERNATING = {
+    "slower": alternating(processes(), processes(1.1)),
+    "not measured in the head": alternating(processes(miss=9), processes()),
+    "new": alternating(processes(), processes(miss=90_000)),
+    "contaminated": alternating(processes(plain=900), processes(plain=945)),
+    "skipped once": alternating(processes(), [SKIPPED, *processes()[:4]]),
+    "one pair": alternating(processes()[:1], processes()[:1]),
+    "two machines": [SAVED, SAVED],
+}
 
 
-def test_row_of_times_has_all_columns() -> None:
-    lines = shown(processes(), processes(1.1))
-    versions = "CPython 3.12.3, torch 2.13.0"
-    assert lines[:2] == [f"base: v1 abc (old): {versions}", f"head: v2 def (new): {versions}"]
-    titles = "row state base us head us change % interval % plain % p sees % verdict"
-    assert " ".join(lines[2].split()) == titles
-    assert lines[3] == "t.py::test_add[4]"
-    found = "add.Tensor(f32[8]S0)@4 hit 7.02 7.72 +10.0 +9.4 to +10.6 - 0.0040 7.7 regressed"
-    assert " ".join(lines[4].split()) == found
-    assert "10 processes in 70 s" in lines
-    assert lines[-1] == "1 row: 1 regressed"
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_rows_without_figures_have_dashes_and_reasons(width: int) -> None:
-    lines = shown(processes(miss=9), processes(), width)
-    table = lines[2 : next(i for i, line in enumerate(lines) if line.startswith("10 processes"))]
-    assert all(len(line) <= max(width, 75) for line in table)
-    [missing] = [line for line in table if line.endswith("missing")]
-    assert " miss " in missing
-    assert missing.split()[2] == ("0.01" if width == 200 else "-")  # the figure of the base is optional
-    assert "the head did not measure it" in " ".join(" ".join(table).split())
-
-
-def test_contamination_is_reported_once() -> None:
-    lines = shown(processes(plain=900), processes(plain=945))
-    assert any(line.endswith("contaminated") and "hit" in line for line in lines)
-    assert sum("run again" in line for line in lines) == 1
-    expected = "10 processes in 70 s; plain tensors shifted by +5.0 %, past 3 %: contaminated; run again"
-    assert any(line.startswith(expected) for line in lines)
-
-
-def test_new_row_has_the_figure_of_its_side() -> None:
-    lines = [line.split() for line in shown(processes(), processes(miss=90_000)) if " miss " in line]
-    assert [line[line.index("miss") + 1 :][:2] for line in lines] == [["-", "90.00"]]
-
-
-def test_runs_of_two_machines_are_inconclusive() -> None:
-    """Times of saved runs that did not alternate are not judged; counts are."""
-    saved = [replace(run, where=f"{number}.json") for number, run in enumerate(processes())]
-    lines = lines_of(run_document(judge_runs(saved, saved, Rule())), 140)
-    assert lines[0] == "base: 0.json: CPython 3.12.3, torch 2.13.0"
-    assert "the runs of base and head did not alternate on one machine: times are inconclusive" in lines
-    assert lines[-1] == "1 row: 1 inconclusive"
+def test_outputs_match_the_saved_text() -> None:
+    judged = {name: judge_runs(*sides, Rule()) for name, sides in ALTERNATING.items()}
     counts = [counted({"t.py::test_step::a::misses_per_step": 1})]
-    judged = judge_runs(counts, counts, Rule(Metric.COUNTS, 1, 1))
-    assert lines_of(run_document(judged), 140)[-2:] == [
-        "2 samples; exact: any difference is one",
-        "1 number: 1 passed",
-    ]
+    judged["counts"] = judge_runs(counts, counts, Rule(Metric.COUNTS, 1, 1))
+    outputs = {name: "\n".join(lines_of(run_document(one), 140)) for name, one in judged.items()}
+    narrow = lines_of(run_document(judged["not measured in the head"]), 80)
+    outputs["not measured in the head, 80 columns"] = "\n".join(narrow)
+    assert_outputs_match(Path(__file__).with_name("ab_outputs.txt"), outputs)
 
 
 def test_no_run_of_counts_is_ignored() -> None:
@@ -111,9 +76,6 @@ def test_no_run_of_counts_is_ignored() -> None:
 
 
 def test_row_absent_from_some_processes_has_a_reason() -> None:
-    skipped = run_of("time", absent={TEST: "skipped: no GPU"})
-    notes = [line.strip() for line in shown(processes(), [skipped, *processes()[:4]])]
-    assert f"in head: {TEST}: skipped: no GPU" in notes
     base, head = alternating(processes(), [run_of("time"), *processes()[:4]])
     judged = judge_runs(base, head, Rule())
     [one] = judged.verdicts
@@ -136,9 +98,3 @@ def test_other_machine_contaminates_no_row() -> None:
     judged = judge_runs(processes(plain=900), processes(plain=1800), Rule())
     assert [one.verdict for one in judged.verdicts] == [Verdict.INCONCLUSIVE]
     assert exit_status(judged) == 3
-
-
-def test_interval_without_ends_is_not_a_number() -> None:
-    lines = shown(processes()[:1], processes()[:1])
-    assert " - " in lines[4]
-    assert "to" not in lines[4]

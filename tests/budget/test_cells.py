@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ from pytest_dtdispatch.core.events import Cell, CodePlace, Part, Phase, ns_by_pa
 from pytest_dtdispatch.core.results import Advice, AdviceKind
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.lines.traced_line import TracedLine
-from pytest_dtdispatch.report.document import Document, StackedBar, Table, View, plain
+from pytest_dtdispatch.report.document import Document, StackedBar, View
 from pytest_dtdispatch.report.markdown import document_text
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.terminal import plain_text
 from pytest_dtdispatch.steps.events import Redistribution
+from tests.rendered import assert_outputs_match, lines_of
 
 FORWARD = CodePlace("model.py", 3, "layers.0", Phase.FORWARD)
 PYTHON = CodePlace("train.py", 8, "", Phase.FORWARD)
@@ -136,7 +138,7 @@ def call_of(op: str, line: int, *parts: Part) -> list[Slice]:
     return [*call, Slice(end_ns=begin + inside + 1, begin_ns=begin + inside)]
 
 
-def lines_of(timeline: list[Slice], traced: list[Slice]) -> list[tuple[str, int]]:
+def ops_at_lines(timeline: list[Slice], traced: list[Slice]) -> list[tuple[str, int]]:
     cells = cells_of([tuple(timeline)], at_lines(0, 1, 2, 3), [tuple(traced)])
     return [(cell.op, cell.place.line) for cell in cells if cell.place]
 
@@ -159,7 +161,7 @@ def test_step_with_other_shapes_has_equal_lines() -> None:
         *call_of("redistribute f32[12]S0", 5, Part.MOVING),
         *call_of("mm", 6, *hit),
     ]
-    assert lines_of(grown, traced) == [
+    assert ops_at_lines(grown, traced) == [
         *(("mm", 1), ("mm", 1), ("mm", 1), ("", 1)),
         *(("redistribute f32[12]S0", 2), ("", 2)),
         *(("mm", 3), ("mm", 3), ("", 3)),
@@ -169,8 +171,8 @@ def test_step_with_other_shapes_has_equal_lines() -> None:
 def test_unmatched_call_has_the_line_of_its_op() -> None:
     traced = [*call_of("mm", 1, Part.DISPATCH), *call_of("add", 2, Part.DISPATCH)]
     longer = [*traced, *call_of("mm", 7, Part.DISPATCH)]
-    assert {line for op, line in lines_of(longer, traced) if op == "mm"} == {1}
-    assert all(line in (1, 2) for _, line in lines_of(longer, traced))
+    assert {line for op, line in ops_at_lines(longer, traced) if op == "mm"} == {1}
+    assert all(line in (1, 2) for _, line in ops_at_lines(longer, traced))
 
 
 def test_steps_are_averaged_and_timing_cost_subtracted() -> None:
@@ -179,13 +181,6 @@ def test_steps_are_averaged_and_timing_cost_subtracted() -> None:
     assert (cell.ns, cell.calls, cell.timing_ns) == ((18 + 34) / 2, 1, 2)
     [cell] = cells_of([(FORWARD_MM._replace(timing_ns=99.0),)], [], [])
     assert cell.ns == 18 - 99
-    assert "dispatch      -0.1" in shown(Budget("x", 1e6, (cell,), steps=5))
-
-
-def test_collectives_of_other_meshes_are_listed_separately() -> None:
-    cells = (Cell("redistribution collectives", "redistribute", None, 30.0, 1.0),)
-    budget = Budget("x", 1e6, cells, steps=5, elsewhere="all_gather on a CPU mesh")
-    assert "redistribution collectives (all_gather on a CPU mesh) " in shown(budget)
 
 
 def test_span_before_first_moment_is_assigned_to_it() -> None:
@@ -213,10 +208,6 @@ def test_time_after_last_followed_line_is_unlocated() -> None:
     assert unplaced["engine"] is None
 
 
-def shown(budget: Budget, verbose: bool = False, width: int = 100) -> str:
-    return plain_text(document({"t.py::test": [budget]}, View(verbose)), width)
-
-
 def budget(**changes: Any) -> Budget:
     cells = (
         Cell("local", "mm", FORWARD, 20_000.0, 2.0, 9_000.0),
@@ -235,119 +226,6 @@ def test_parts_and_unexplained_time_sum_to_step() -> None:
     for breakdown in (measured.by_phase(), measured.by_op(), measured.by_module(), measured.by_line()):
         assert sum(spent.ns for spent in breakdown) == sum(measured.parts.values())
         assert [spent.ns for spent in breakdown] == sorted((spent.ns for spent in breakdown), reverse=True)
-
-
-def test_table_shows_share_and_source_of_parts() -> None:
-    text = shown(budget(), width=80)
-    assert text.splitlines()[:2] == [
-        "t.py::test: train (budget)",
-        "  120 us: dispatch 50%, redistribution 25%, local 17%, other 4%, rest 4%",
-    ]
-    assert "dispatch               60.0   50.0%\n" in text
-    assert "unexplained             5.0    4.2%\n" in text
-    assert "measured                120  100.0%  +-2%\n" in text
-    assert "phase" not in text.partition("share: ")[0]
-    text = shown(budget(), verbose=True, width=80)
-    profiled = "Profiled steps took 1.25x the time of undisturbed ones; 30 events x 600 ns were subtracted."
-    assert profiled in " ".join(text.split())
-    assert "dispatch 75%, local 25%" in text
-    assert "(outside of ops)" in text
-    assert max(map(len, text.splitlines())) <= 80
-
-
-def test_noisy_step_has_no_note_of_unexplained_time() -> None:
-    missed, noisy = "unexplained: the parts miss the step", "noisy, its steps scatter"
-    for changes, notes in (
-        ({}, []),
-        ({"noise": 0.4}, [noisy]),
-        ({"measured_ns": 150_000.0}, [missed]),
-        ({"measured_ns": 150_000.0, "noise": 0.4}, [noisy]),
-    ):
-        text = shown(budget(**changes))
-        assert [note for note in (noisy, missed) if note in text] == notes
-
-
-def test_noise_is_reported_first_in_every_format() -> None:
-    rendered = document({"t.py::test": [budget(noise=0.4)]}, View())
-    title = "t.py::test: train (budget): noisy, its steps scatter by more than 15 %"
-    for text in (plain_text(rendered, 200), document_text(rendered)):
-        assert text.count("t.py::test") == 1
-        assert title in text.replace("\\", "")
-        assert text.index("noisy") < text.index("dispatch")
-    assert {"~50.0%", "~100.0%"} < {cell for row in parts_of(budget(noise=0.4)) for cell in row}
-    assert "| `dispatch` | 60.0 | \\~50.0% |" in document_text(rendered)
-
-
-def test_profiler_cost_and_basis_of_parts_need_verbosity() -> None:
-    text = shown(budget(), verbose=True, width=80)
-    assert "dispatch               60.0   50.0%          1.0  timed" in text
-    assert "measured                120  100.0%            -  +-2%" in text
-    assert not re.search("profiler us|  known|modelled", shown(budget()))
-
-
-def parts_of(budget: Budget, verbose: bool = False) -> list[list[str]]:
-    """Return the cells of the parts table."""
-    [table] = [
-        block
-        for block in document({"t.py::test": [budget]}, View(verbose)).blocks
-        if isinstance(block, Table) and block.label_title == "part"
-    ]
-    return [[line.label, *map(plain, line.cells.values())] for line in table.groups[0].lines]
-
-
-def test_small_parts_are_merged_unless_verbose() -> None:
-    cells = [Cell(part, "", None, ns, 0.0) for part, ns in (("local", 2000.0), ("other", 2900.0))]
-    step = budget(cells=(*cells, Cell("dispatch", "mm", None, 95_100.0, 1.0)), measured_ns=1e5)
-    ends = [["unexplained", "0.0", "0.0%"], ["measured", "100", "100.0%"]]
-    assert parts_of(step) == [["dispatch", "95.1", "95.1%"], ["2 small parts", "4.9", "4.9%"], *ends]
-    assert [row[0] for row in parts_of(step, verbose=True)][:3] == ["dispatch", "other", "local"]
-    one = budget(cells=(*cells[:1], Cell("dispatch", "mm", None, 98_000.0, 1.0)), measured_ns=1e5)
-    assert [row[0] for row in parts_of(one)][:2] == ["dispatch", "local"]
-
-
-def test_waits_are_a_note_and_in_no_share() -> None:
-    waited = budget(waiting_ns=80_000.0)
-    assert parts_of(waited) == parts_of(budget())
-    assert "  waiting for a core: 80.0 us more in each step, which no part contains\n" in shown(waited)
-    assert "waiting" not in shown(budget(waiting_ns=900.0))
-
-
-def test_parts_below_zero_are_explained() -> None:
-    text = shown(
-        budget(cells=(Cell("local", "mm", None, 130_000.0, 1.0), Cell("autograd", "", None, -2e3, 0.0)))
-    )
-    assert "  autograd is below 0: more was subtracted for the profiler than it took\n" in text
-    assert "below 0:" not in shown(budget())
-
-
-def test_profiling_cost_is_reported_unless_negative() -> None:
-    cells = (Cell("local", "mm", FORWARD, 110_000.0, 2.0, -30_000.0),)
-    text = shown(budget(cells=cells, timed_ns=90_000.0, event_ns=-1_000.0), verbose=True)
-    assert "Profiling had no visible cost. 20 steps undisturbed, 20 profiled" in text
-    assert not re.search("steps took|were subtracted", text)
-    assert "110   91.7%        -30.0  modelled" in text, "the added time is shown"
-
-
-@pytest.mark.parametrize(
-    ("calls", "text"),
-    [(0.0, "-"), (0.25, "0.25"), (0.5, "0.5"), (1, "1"), (1030.0, "1,030"), (65_432.4, "65,432")],
-)
-def test_calls_are_rounded_unless_below_one(calls: float, text: str) -> None:
-    shares = Cell("local", "mm", FORWARD, 30_000.0, calls), Cell("other", "", None, 30_000.0, 0.0)
-    lines = shown(budget(cells=shares), verbose=True).splitlines()
-    [line] = [line for line in lines if line.startswith("  mm ")]
-    assert line.split()[1:4] == ["30.0", "25.0%", text]
-
-
-def test_ten_most_expensive_rows_are_listed() -> None:
-    cells = tuple(Cell("local", f"op{i}", FORWARD, 1e6 + i, 1.0) for i in range(25))
-    many = Budget("x", 3e7, cells, steps=5)
-    text = shown(many, verbose=True)
-    assert "op24" in text
-    assert "op14 " not in text
-    assert "15 more" in text
-    for view in (View(verbose=True, each_layer=True), View(verbose=True, for_page=True)):
-        assert "op0 " in plain_text(document({"t.py::test": [many]}, view), 100)
 
 
 @pytest.mark.parametrize("layers", [3, 12, 48])
@@ -376,60 +254,6 @@ def test_folded_layers_have_summed_figures(layers: int) -> None:
     assert [share for share in folded if "*" not in share.name] == alone[-2:]
 
 
-def test_modules_and_ranges_are_folded_by_default() -> None:
-    cells = tuple(
-        Cell("other", f"FSDP::pre_forward (layers.{n})", replace(FORWARD, module=f"layers.{n}"), 2e6, 2.0)
-        for n in range(12)
-    )
-    measured = budget(cells=cells, measured_ns=24e6)
-    lines = [line.split() for line in shown(measured, verbose=True).splitlines() if "layers." in line]
-    assert lines == [
-        ["layers.*", "(12x)", "24,000", "100.0%", "24", "other", "100%"],
-        ["FSDP::pre_forward", "(layers.*)", "(12x)", "24,000", "100.0%", "24", "other", "100%"],
-    ]
-    of_each = plain_text(document({"t.py::test": [measured]}, View(verbose=True, each_layer=True)), 100)
-    assert of_each.count("layers.*") == 0
-    assert of_each.count("(layers.") == 12
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_breakdowns_fit_the_width(width: int) -> None:
-    cells = tuple(
-        Cell(part, name, replace(FORWARD, module=f"layers.{number}.attention.{name}"), 4e6, 90.0)
-        for number in range(12)
-        for name in ("wq", "wk", "wv")
-        for part in ("redistribution python", "dispatch", "redistribution planning")
-    )
-    text = shown(budget(cells=cells, measured_ns=432e6), verbose=True, width=width)
-    assert "redistribution 67%, dispatch 33%" in text
-    assert max(map(len, text.splitlines())) <= width
-
-
-def test_changes_and_redistributions_precede_the_parts() -> None:
-    advice = Advice("mm moved", "place it", "saves at most 2 redistributions", 2, 12_000.0, 0.25)
-    at = replace(FORWARD, file="/opt/lib/models/model.py", module="")
-    small, large = (Redistribution("add", "f32[8]", ("S0",), ("R",), size, place=at) for size in (32, 90))
-    step = budget(advice=(advice,), redistributions=(large, small, small, small))
-    lines = shown(step, width=140).splitlines()
-    assert lines[2:8] == [
-        "  CPU time: mm moved: place it (saves at most 2 redistributions, about 12 us (25.0%), in each step)",
-        "  4 redistributions of 186 bytes in each step:",
-        "    add: f32[8] S0 -> R, 32 bytes, at .../models/model.py:3 (forward) (3x)",
-        "    add: f32[8] S0 -> R, 90 bytes, at .../models/model.py:3 (forward)",
-        "  part                     us   share",
-        "  dispatch               60.0   50.0%",
-    ]
-
-
-def test_two_changes_of_each_class_are_shown() -> None:
-    kinds = (AdviceKind.CPU_TIME,) * 4 + (AdviceKind.MEMORY,) * 2
-    advice = tuple(Advice(f"x{n}", "drop it", "saves 1", 1, kind=kind) for n, kind in enumerate(kinds))
-    lines = shown(budget(advice=advice)).splitlines()[2:7]
-    changes = [f"  {kinds[n]}: x{n}: drop it (saves 1, in each step)" for n in (0, 1, 4, 5)]
-    assert lines == [*changes, "  and 2 more; -v lists them"]
-    assert "CPU time: x3: drop it" in shown(budget(advice=advice), verbose=True)
-
-
 def test_worst_is_never_the_programs_own_part() -> None:
     own = Cell("local", "mm", FORWARD, 500_000.0, 2.0), Cell("other", "", PYTHON, 400_000.0, 0.0)
     busy = budget(cells=(*budget().cells, *own), measured_ns=1_200_000.0)
@@ -440,17 +264,9 @@ def test_worst_is_never_the_programs_own_part() -> None:
 def test_worst_is_the_first_part_of_the_table() -> None:
     worst = "worst: dispatch, 50% of train, 50% at model.py:3"
     assert document({"t.py::test": [budget()]}, View()).worst == worst
-    assert parts_of(budget())[0][0] == "dispatch"
     both = document({"t.py::test": [budget(), budget(name="noisy", noise=0.4, measured_ns=1e5)]}, View())
     assert both.worst == worst.replace("train,", "train in t.py::test,")
     assert not document({"t.py::test": [budget(noise=0.4)]}, View()).worst
-
-
-def test_step_without_dtensors_is_noted() -> None:
-    plain = (Cell("local", "mm", FORWARD, 48_000.0, 1.0), Cell("other", "", PYTHON, 1_000.0, 0.0))
-    assert "  No op on DTensors ran" in shown(budget(cells=plain, measured_ns=49e3)).splitlines()
-    wraps = (*plain, Cell("wrapping", "from_local", FORWARD, 1_000.0, 1.0))
-    assert "No op on DTensors" not in shown(budget(cells=wraps, measured_ns=50e3))
 
 
 def test_unmeasured_budget_is_empty() -> None:
@@ -472,26 +288,6 @@ def beside(before: Budget, after: Budget, test: str = "t.py::test") -> Document:
     return document({"t.py::test": [after]}, view)
 
 
-def test_two_budgets_are_compared_part_by_part() -> None:
-    text = plain_text(beside(EARLIER, budget()), 80)
-    assert max(map(len, text.splitlines())) <= 80
-    table = text.partition("t.py::test: train (budget): before and after\n")[2].splitlines()[:8]
-    assert [line.split("  ")[1] for line in table[:7]] == [
-        *("local", "dispatch", "propagation", "redistribution python", "other", "unexplained", "measured")
-    ]
-    cells = {line.split("  ")[1]: line.split()[-5:] for line in table[:7]}
-    # The medians of 200 us and 120 us scatter by 2 % each: differences up to 6.4 us are noise.
-    assert cells["local"] == ["25.0", "20.0", "-5.0", "-2.5%", "yes"]
-    assert cells["dispatch"][-4:] == ["0.0", "60.0", "+60.0", "+30.0%"]
-    assert cells["propagation"][-4:] == ["50.0", "0.0", "-50.0", "-25.0%"]
-    assert cells["measured"][-4:] == ["200", "120", "-80.0", "-40.0%"]
-    below = " ".join(text.split())
-    assert "before: a.json. Steps scatter by 4.0 us before and 2.4 us after; noise: a change of at" in below
-    markdown = document_text(beside(EARLIER, budget()))
-    assert "| part | before us | after us | change us | of step | noise |" in markdown
-    assert "| `local` | 25.0 | 20.0 | -5.0 | -2.5% | yes |" in markdown
-
-
 def test_parts_and_bars_share_colors_and_scale() -> None:
     before, after = (one for one in beside(EARLIER, budget()).blocks if isinstance(one, StackedBar))
     [alone] = (one for one in document({"x": [budget()]}, View()).blocks if isinstance(one, StackedBar))
@@ -508,9 +304,88 @@ def test_parts_and_bars_share_colors_and_scale() -> None:
 
 def test_unmatched_budget_is_shown_alone() -> None:
     assert beside(EARLIER, budget(), test="t.py::other") == document({"t.py::test": [budget()]}, View())
-    once = plain_text(beside(budget(steps=0, scatter=0.0), budget()), 200)
-    assert "ran once, so its scatter is unknown" in once
-    assert not re.search(r"  yes$", once, re.MULTILINE)
+
+
+# Outputs
+
+AT = replace(FORWARD, file="/opt/lib/models/model.py", module="")
+SMALL, LARGE = (Redistribution("add", "f32[8]", ("S0",), ("R",), size, place=AT) for size in (32, 90))
+ADVICE = Advice("mm moved", "place it", "saves at most 2 redistributions", 2, 12_000.0, 0.25)
+KINDS = (AdviceKind.CPU_TIME,) * 4 + (AdviceKind.MEMORY,) * 2
+CHANGES = tuple(Advice(f"x{n}", "drop it", "saves 1", 1, kind=kind) for n, kind in enumerate(KINDS))
+CALLS = {"a": 0.0, "b": 0.25, "c": 0.5, "d": 1.0, "e": 1030.0, "f": 65_432.4}
+SMALL_PARTS = tuple(
+    Cell(part, "", None, ns, 0.0) for part, ns in (("local", 2e3), ("other", 2_900.0), ("dispatch", 95_100.0))
+)
+PLAIN = (Cell("local", "mm", FORWARD, 48_000.0, 1.0), Cell("other", "", PYTHON, 1_000.0, 0.0))
+BELOW_ZERO = (Cell("local", "mm", None, 13e4, 1.0), Cell("autograd", "", None, -2e3, 0.0))
+MANY = tuple(Cell("local", f"op{n}", FORWARD, 1e6 + n, 1.0) for n in range(25))
+RANGES = tuple(
+    Cell("other", f"FSDP::pre_forward (layers.{n})", replace(FORWARD, module=f"layers.{n}"), 2e6, 2.0)
+    for n in range(12)
+)
+ATTENTION = tuple(
+    Cell(part, name, replace(FORWARD, module=f"layers.{number}.attention.{name}"), 4e6, 90.0)
+    for number in range(12)
+    for name in ("wq", "wk", "wv")
+    for part in ("redistribution python", "dispatch", "redistribution planning")
+)
+VERBOSE, OF_EACH_LAYER = View(verbose=True), View(verbose=True, each_layer=True)
+# By name: a step and its view. Parts are added to, or replace, those of `budget()`.
+BUDGETS: dict[str, tuple[Budget, View]] = {
+    "parts": (budget(), View()),
+    "parts, -v": (budget(), VERBOSE),
+    "noisy": (budget(noise=0.4), View()),
+    "the parts miss the step": (budget(measured_ns=150_000.0), View()),
+    "noisy, and the parts miss the step": (budget(measured_ns=150_000.0, noise=0.4), View()),
+    "small parts": (budget(cells=SMALL_PARTS, measured_ns=1e5), View()),
+    "small parts, -v": (budget(cells=SMALL_PARTS, measured_ns=1e5), VERBOSE),
+    "waits": (budget(waiting_ns=80_000.0), View()),
+    "short waits": (budget(waiting_ns=900.0), View()),
+    "a part below zero": (budget(cells=BELOW_ZERO), View()),
+    "profiling without a cost": (
+        budget(
+            cells=(Cell("local", "mm", FORWARD, 110e3, 2.0, -30e3),), timed_ns=90_000.0, event_ns=-1_000.0
+        ),
+        VERBOSE,
+    ),
+    "calls": (budget(cells=tuple(Cell("local", op, FORWARD, 9e3, n) for op, n in CALLS.items())), VERBOSE),
+    "many ops": (Budget("x", 3e7, MANY, steps=5), VERBOSE),
+    "many ops on the page": (Budget("x", 3e7, MANY, steps=5), View(verbose=True, for_page=True)),
+    "layers and ranges": (budget(cells=RANGES, measured_ns=24e6), VERBOSE),
+    "each layer and range": (budget(cells=RANGES, measured_ns=24e6), OF_EACH_LAYER),
+    "three parts in each layer": (budget(cells=ATTENTION, measured_ns=432e6), VERBOSE),
+    "advice and redistributions": (
+        budget(advice=(ADVICE,), redistributions=(LARGE, SMALL, SMALL, SMALL)),
+        View(),
+    ),
+    "changes of two classes": (budget(advice=CHANGES), View()),
+    "changes of two classes, -v": (budget(advice=CHANGES), VERBOSE),
+    "no DTensors": (budget(cells=PLAIN, measured_ns=49e3), View()),
+    "a wrap": (
+        budget(cells=(*PLAIN, Cell("wrapping", "from_local", FORWARD, 1e3, 1.0)), measured_ns=5e4),
+        View(),
+    ),
+    "collectives of another mesh": (
+        budget(
+            cells=(Cell("redistribution collectives", "redistribute", None, 9e4, 1.0),),
+            elsewhere="all_gather on a CPU mesh",
+        ),
+        View(),
+    ),
+}
+
+
+def test_outputs_match_the_saved_text() -> None:
+    documents = {name: document({"t.py::test": [one]}, view) for name, (one, view) in BUDGETS.items()}
+    documents["before and after"] = beside(EARLIER, budget())
+    documents["one step before"] = beside(budget(steps=0, scatter=0.0), budget())
+    outputs = {name: "\n".join(lines_of(found, 80)) for name, found in documents.items()}
+    for name, output in outputs.items():
+        assert max(map(len, output.splitlines())) <= 80, name
+    outputs["parts with their legend"] = plain_text(documents["parts"], 80)
+    outputs["noisy, Markdown"] = document_text(documents["noisy"])
+    assert_outputs_match(Path(__file__).with_name("budget_outputs.txt"), outputs)
 
 
 def test_common_budgets_of_saved_runs_are_paired() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ from pytest_dtdispatch.steps.events import (
 )
 from pytest_dtdispatch.steps.model import StepCounts, Steps, state_of
 from pytest_dtdispatch.steps.table import LIMITS, document, judge
-from tests.rendered import lines_of
+from tests.rendered import assert_outputs_match, lines_of
 
 TEST = "test_train.py::test_step"
 MISS = Miss("mm.default(f32[8,8]R, f32[8,8]R)@4", "shape of self [9,8], was [8,8]", QueriedCache.NATIVE)
@@ -46,63 +47,62 @@ TWO = StepCounts(
 )
 
 
-def text_of(steps: Steps, verbose: bool = False, width: int = 120) -> str:
-    return "\n".join(lines_of(document({TEST: (steps,), "a test without steps": ()}, View(verbose)), width))
-
-
 def steps_of(*counts: StepCounts) -> Steps:
     return Steps("train", (), counts)
 
 
-def test_advice_is_shown_below_its_step() -> None:
-    advice = Advice("mm moved", "place it", "saves at most 2 redistributions", 2)
-    lines = text_of(Steps("train", (), (STEADY,), advice=(advice,))).splitlines()
-    assert [line.strip() for line in lines[3:5]] == [
-        "mm moved: place it",
-        "saves at most 2 redistributions, in each step",
-    ]
+LAYERS = [CodePlace("/model.py", 16, f"layers.{n}.wq", Phase.FORWARD) for n in range(12)]
+IN_LAYERS = steps_of(
+    StepCounts(events=tuple(replace(event, place=place) for place in LAYERS for event in (MISS, GATHER)))
+)
+AT = CodePlace("/opt/lib/models/layers/attention.py", 7, "", Phase.FORWARD)
+ADVICE = Advice("mm moved", "place it", "saves at most 2 redistributions", 2)
+SIZES = (*(100,) * 3, 256, *(1, 2, 3, 4, 5))
+READ = Read("item", "f32[]", place=CodePlace("train.py", 3, "", Phase.FORWARD))
+VERBOSE = View(verbose=True)
+OVER = View(over=frozenset({RowId(TEST, "train")}))
+# By name: a step and its view.
+SHOWN = {
+    "steady": (Steps("train", (STEADY,) * 3, (STEADY,) * 5), View()),
+    "advice": (Steps("train", (), (STEADY,), advice=(ADVICE,)), View()),
+    "shortened paths": (steps_of(StepCounts(events=(replace(MISS, place=AT),))), View()),
+    "misses and growing caches": (Steps("train", (STEADY,), (MISSING, MISSING, STEADY)), View()),
+    "unsteady": (steps_of(StepCounts(hits=1), StepCounts(hits=2)), View()),
+    "misses in other threads": (steps_of(StepCounts(events=(MISS, replace(MISS, elsewhere=True)))), View()),
+    "many misses": (
+        steps_of(StepCounts(events=tuple(replace(MISS, signature=f"op{'abcdefghi'[n]}") for n in range(9)))),
+        View(),
+    ),
+    "many redistributions": (
+        Steps(
+            "train",
+            (MISSING, STEADY),
+            (StepCounts(events=tuple(replace(GATHER, bytes=size) for size in SIZES)),),
+        ),
+        View(),
+    ),
+    "collectives and warm-up": (
+        Steps("train", (MISSING, STEADY), (StepCounts(events=(GATHER, RAN[0])),) * 2),
+        VERBOSE,
+    ),
+    "a read": (steps_of(StepCounts(), StepCounts(events=(READ,))), View()),
+    "two of each event": (steps_of(TWO), View()),
+    "two of each event, over a limit": (steps_of(TWO), OVER),
+    "two of each event, over a limit, -v": (steps_of(TWO), replace(OVER, verbose=True)),
+    "layers": (IN_LAYERS, VERBOSE),
+    "each layer": (IN_LAYERS, View(verbose=True, each_layer=True)),
+}
 
 
-def test_paths_of_causes_are_shortened_like_those_of_budgets() -> None:
-    place = CodePlace("/opt/lib/models/layers/attention.py", 7, "", Phase.FORWARD)
-    events = tuple(replace(event, place=place) for event in (MISS, GATHER))
-    text = text_of(steps_of(StepCounts(events=events)), width=200)
-    assert text.count("at .../layers/attention.py:7 (forward)") == len(events)
-    assert place.file not in text
-
-
-def test_steady_step_is_one_line() -> None:
-    steady = Steps("train", (STEADY,) * 3, (STEADY,) * 5)
-    assert text_of(steady).splitlines() == [
-        "  step   calls  hits  misses  redistributes  wraps  collectives  cache+  specs+  DTensors+  steps  "
-        "state",
-        "test_train.py::test_step (counts of each step)",
-        "  train     12    12       0              0      0            1       0       0          0    3+5  "
-        "steady",
-    ]
-    narrow = text_of(steady, width=80).splitlines()[0]
-    assert {"misses", "cache+", "specs+", "state"} <= set(narrow.split())
-    assert len(narrow) <= 80
-
-
-def test_misses_and_growing_caches_are_listed_below() -> None:
-    text = text_of(Steps("train", (STEADY,), (MISSING, MISSING, STEADY)))
-    line, *notes = text.splitlines()[2:]
-    assert line.split()[2:4] == ["11-12", "0-1"]
-    assert line.endswith("misses, grows")
-    assert f"    missed {MISS} (once in each of steps 1-2)" in notes
-    assert "    cache entries over 3 steps: native +2" in notes, "caches without growth are not named"
-    elsewhere = StepCounts(events=(MISS, replace(MISS, elsewhere=True)))
-    note = "    1 of 2 misses were in other threads, whose hits are not counted"
-    assert note in text_of(steps_of(elsewhere))
-
-
-def test_long_list_of_misses_is_cut_unless_verbose() -> None:
-    many = tuple(replace(MISS, signature=f"op{i}") for i in range(9))
-    steps = steps_of(StepCounts(events=many), StepCounts())
-    assert text_of(steps).count("missed op") == 5
-    assert "and 4 more misses; -v lists them" in text_of(steps)
-    assert text_of(steps, verbose=True).count("missed op") == 9
+def test_outputs_match_the_saved_text() -> None:
+    outputs = {}
+    for name, (steps, view) in SHOWN.items():
+        found = document({TEST: (steps,), "a test without steps": ()}, view)
+        outputs[name] = "\n".join(lines_of(found, 120))
+    narrow = lines_of(document({TEST: (SHOWN["steady"][0],)}, View()), 80)
+    outputs["steady, 80 columns"] = "\n".join(narrow)
+    assert max(map(len, narrow)) <= 80
+    assert_outputs_match(Path(__file__).with_name("step_outputs.txt"), outputs)
 
 
 def test_worst_line_names_test_and_count_per_step() -> None:
@@ -113,25 +113,6 @@ def test_worst_line_names_test_and_count_per_step() -> None:
     assert worst(STEADY, MISSING, name="train") == f"worst: {TEST}::train: up to 1 miss per step"
     assert worst(StepCounts(events=(GATHER,))) == f"worst: {TEST}: 1 redistribution per step"
     assert worst(StepCounts()) == ""
-
-
-def test_redistributions_are_listed_by_cause_largest_first() -> None:
-    sizes = (*(100,) * 3, 256, *(1, 2, 3, 4, 5))
-    step = StepCounts(events=tuple(replace(GATHER, bytes=size) for size in sizes))
-    steps = Steps("train", (MISSING, STEADY), (step,))
-    gather = "    mm.default: f32[8,8] S0 -> R"
-    sent = [f"{gather}, {size} bytes" for size in ("100", "256", "5", "4", "3")]
-    sent[0] += " (3x)"
-    brief = text_of(steps).splitlines()[3:]
-    assert brief == [*sent, "    and 2 more redistributions; -v lists them"]
-
-
-def test_verbose_lists_collectives_and_the_warm_up() -> None:
-    step = StepCounts(events=(GATHER, RAN[0]))
-    text = text_of(Steps("train", (MISSING, STEADY), (step, step)), verbose=True)
-    for ran in ("mm.default: f32[8,8] S0 -> R, 256 bytes", "ran all_gather: 64 bytes over tp"):
-        assert f"    {ran} (once in each of steps 1-2)" in text
-    assert "    misses of each step of the warm-up: 1, 0" in text
 
 
 @pytest.mark.parametrize(
@@ -147,18 +128,6 @@ def test_verbose_lists_collectives_and_the_warm_up() -> None:
 )
 def test_state_names_the_problem_of_a_step(steps: Steps, state: str) -> None:
     assert state_of(steps).text == state
-    assert ("    unsteady: 1 calls in step 1 and 2 in step 2" in text_of(steps)) == (state == "unsteady")
-
-
-@pytest.mark.parametrize(
-    ("is_over", "verbose", "is_listed"), [(False, False, True), (True, False, False), (True, True, True)]
-)
-def test_causes_of_an_exceeded_limit_are_listed_by_its_error(
-    is_over: bool, verbose: bool, is_listed: bool
-) -> None:
-    over = frozenset({RowId(TEST, "train")}) if is_over else frozenset()
-    found = document({TEST: (steps_of(TWO),)}, View(verbose=verbose, over=over))
-    assert any(str(GATHER) in line for line in lines_of(found, 200)) == is_listed
 
 
 @pytest.mark.parametrize("limit", [name for name in LIMITS if name not in OF_BYTES])
@@ -228,16 +197,6 @@ def test_ranks_of_groups_are_not_merged_into_ranges() -> None:
     ]
 
 
-def test_reads_are_shown_if_a_step_has_any() -> None:
-    read = Read("item", "f32[]", place=CodePlace("train.py", 3, "", Phase.FORWARD))
-    text = text_of(steps_of(StepCounts(), StepCounts(events=(read,))))
-    assert "  reads  cache+" in text
-    assert "partial_reads" not in text
-    assert "    read item of f32[], at train.py:3 (forward) (once in step 2)" in text
-    assert "    read item of f32[] P, partial: this rank's share (2x)" in text_of(steps_of(TWO))
-    assert "reads" not in text_of(steps_of(STEADY))
-
-
 @pytest.mark.parametrize("steps", [Steps("train", (TWO,), (StepCounts(),)), Steps("train", (), ())])
 def test_warmup_and_unlimited_steps_are_not_judged(steps: Steps) -> None:
     assert not complaint(judge(steps, dict.fromkeys((name for name in LIMITS if "[" not in name), 0)))
@@ -253,21 +212,10 @@ def test_worst_step_over_the_limit_is_reported(misses: list[int], limit: int) ->
     assert not text or f"and step {misses.index(worst) + 1} has {worst}{more}\n" in text
 
 
-def test_layers_are_folded_unless_each_is_requested() -> None:
-    sources = [CodePlace("/model.py", 16, f"layers.{n}.wq", Phase.FORWARD) for n in range(12)]
-    events = (replace(event, place=place) for place in sources for event in (MISS, GATHER))
-    steps = steps_of(StepCounts(events=tuple(events)))
-    _, excess, *listed = complaint(judge(steps, {"redistributes": 0})).splitlines()
-    at = "at /model.py:16 in layers.*.wq (forward)"
+def test_layers_are_folded_in_errors() -> None:
+    _, excess, *listed = complaint(judge(IN_LAYERS, {"redistributes": 0})).splitlines()
     assert excess == "redistributes=0, and step 1 has 12, at /model.py:16"
-    assert listed == [f"    {GATHER}, {at} (12x)"]
-    assert f"    missed {MISS}, {at} (12x)" in text_of(steps, width=200).splitlines()
-    whole = document({TEST: (steps,)}, View(verbose=True))  # the document written to files
-    of_each = document({TEST: (steps,)}, View(verbose=True, each_layer=True))
-    for count, of in (1, whole), (12, of_each):
-        lines = lines_of(of, 200)
-        for event in (f"missed {MISS}", GATHER):
-            assert sum(line.startswith(f"    {event}") for line in lines) == count
+    assert listed == [f"    {GATHER}, at /model.py:16 in layers.*.wq (forward) (12x)"]
 
 
 def test_excess_lists_its_components_up_to_limit() -> None:
