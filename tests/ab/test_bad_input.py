@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.cli import main
-from pytest_dtdispatch.report.run import VERSION, read_run, saved_text
+from pytest_dtdispatch.report.run import read_run, saved_text
 from tests.ab.fakes import calls, counted, fake_python, run_of
 from tests.ci.pull_requests import git
 
@@ -29,52 +29,32 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "name both sides: --base PYTHON --head PYTHON"),
+        ([], "--base PYTHON --head PYTHON"),
         (["--python", "x"], "unrecognized arguments: --python"),
         (["--base", sys.executable, "--head", "/nowhere"], "head /nowhere: is not an executable"),
         (["--base-rev", "HEAD"], "--base-rev and --head-rev go together"),
-        (["--pairs", "0"], "argument --pairs: '0' is not a whole number of at least 1"),
-        (
-            ["--pairs", "2"],
-            "--pairs 2, --confirm 8: --metric time needs at least 3 and 5",
-        ),
+        (["--pairs", "0"], "argument --pairs: '0'"),
+        (["--pairs", "2"], "--pairs 2, --confirm 8: --metric time needs at least 3 and 5"),
         (["--confirm", "4"], "--pairs 3, --confirm 4: --metric time needs at least 3 and 5"),
         (["--pairs", "9"], "--pairs 9, --confirm 8: --metric time needs at least 3 and 9"),
-        (["--passes", "3"], "--passes; each process runs its tests once: --pairs and --confirm set how many"),
-        (
-            ["--floor", "hit=abc"],
-            "argument --floor: 'hit=abc' is not a percentage above 0% and at most 1000%, such as 7.5%",
-        ),
-        (["--floor", "hit=5%,hit=6%"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
-        (["--floor", "hit=2000%"], "is not a percentage above 0% and at most 1000%, such as 7.5%"),
-        (["--floor", "cold=5%"], "is not floors of hit and miss, such as hit=7.5%,miss=10%"),
-        (["--floor", "hit=3_0%"], "'hit=3_0%' is not a percentage above 0%"),
-        (["--floor", "hit=5"], "'hit=5' is not a percentage above 0% and at most 1000%, such as 7.5%"),
-        (
-            ["--control", "much"],
-            "'much' is not a percentage above 0% and at most 1000%, such as 7.5%, or off",
-        ),
+        (["--passes", "3"], "--passes; each process runs its tests once"),
+        (["--floor", "hit=abc"], "argument --floor: 'hit=abc'"),
+        (["--floor", "hit=5%,hit=6%"], "floors of hit and miss"),
+        (["--floor", "hit=2000%"], "at most 1000%"),
+        (["--floor", "cold=5%"], "floors of hit and miss"),
+        (["--floor", "hit=5"], "'hit=5' is not a percentage"),
+        (["--control", "much"], "'much' is not a percentage"),
         (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: is not an executable"),
-        (
-            ["--base", __file__, "--head", sys.executable],
-            "is not an executable: pass the python of an environment",
-        ),
+        (["--base", __file__, "--head", sys.executable], "is not an executable"),
         (["--base-rev", "nonsense^^", "--head-rev", "HEAD"], "--base-rev nonsense^^: "),
         (["--metric", "speed"], "'speed' is not one of time, counts, instructions"),
-        (
-            ["--metric", "counts", "--floor", "hit=5%"],
-            "--floor is for --metric time, and this compares counts",
-        ),
-        (
-            ["--metric", "counts", "--control", "off"],
-            "--control is for --metric time and instructions, and this compares counts",
-        ),
-        (["--judge=--"], "argument --judge: expected one argument, and -- is none"),
-        (["--base", "a\udcff", "--head", "x"], r"base a\udcff: is not an executable"),
-        (["--base", "\x1b[31m\r", "--head", "x"], r"base \x1b[31m\r: is not an executable"),
+        (["--metric", "counts", "--floor", "hit=5%"], "--floor is for --metric time"),
+        (["--metric", "counts", "--control", "off"], "--control is for --metric time and instructions"),
+        (["--judge=--"], "argument --judge: expected one argument"),
+        (["--base", "\x1b[31m\udcff\r", "--head", "x"], r"base \x1b[31m\udcff\r: is not an executable"),
         (["--judge", "a" * 300], "cannot be read: File name too long"),
-        (["--judge", __file__], "it has no base/*.json, as --keep leaves them"),
-        (["--time-limit", "1e300"], "'1e300' is not a number of seconds above 0, and at most 1,000,000,000"),
+        (["--judge", __file__], "it has no base/*.json"),
+        (["--time-limit", "1e300"], "'1e300' is not a number of seconds"),
         (["--pairs", "9" * 5000], "9..."),
         (["--\x1b[31mfoo"], r"unrecognized arguments: --\x1b[31mfoo"),
     ],
@@ -90,11 +70,8 @@ def test_invalid_command_line_is_refused(
 @pytest.mark.parametrize(
     ("probe", "line"),
     [
-        (
-            {"plugin": ""},
-            ": has no pytest-dtdispatch, but both sides need the version of this process: pip install pytest",
-        ),
-        ({"plugin": "0.0.1"}, ": has pytest-dtdispatch 0.0.1, but both sides need the version of this"),
+        ({"plugin": ""}, ": has no pytest-dtdispatch"),
+        ({"plugin": "0.0.1"}, ": has pytest-dtdispatch 0.0.1"),
         ({"has_torch": 0}, "has no torch"),
         (None, "is not a working Python interpreter: I am a teapot"),
     ],
@@ -118,19 +95,16 @@ def test_unusable_interpreter_is_refused(
         ("print('ImportError: broken'); sys.exit(3)", "exit status 3: ImportError: broken"),
         ("sys.exit(5)", "no test was collected"),
         (
-            "print('ERROR: usage: pytest\\npytest: error: unrecognized arguments: --keep'); sys.exit(4)",
-            "exit status 4: pytest: error: unrecognized arguments: --keep",
+            "print('ERROR: usage\\npytest: error: no --keep'); sys.exit(4)",
+            "exit status 4: pytest: error: no --keep",
         ),
         ("print('FAILED t.py::test_add - boom'); sys.exit(1)", "tests failed: FAILED t.py::test_add - boom"),
         ("sys.exit(0)", "measured nothing; its last output: "),
         ("open(os.environ['DTDISPATCH_AB_OUTPUT'], 'w').write('{'); sys.exit(0)", "head.json is not JSON"),
+        ("spec['runs']['time'] = spec['runs']['counts'].replace('counts', 'time')", "measured nothing: "),
         (
-            "spec['runs']['time'] = spec['runs']['counts'].replace('counts', 'time')",
-            "measured nothing: no test of it makes calls on",
-        ),
-        (
-            "spec['runs']['time'] = spec['runs']['time'].replace('<hit>', '\"fast\"')",
-            "head.json is not a saved run: its dtdispatch has no int: 'fast' (values of a Samples)",
+            "spec['runs']['time'] = spec['runs']['time'].replace('<hit>', '7.5')",
+            "head.json is not a saved run",
         ),
         ("time.sleep(600)", "killed after 0.5 s: raise --time-limit"),
     ],
@@ -163,32 +137,13 @@ def whole(tmp_path: Path, saved_folder: Path, capsys: pytest.CaptureFixture[str]
     return Path(shutil.copytree(saved_folder, tmp_path / "runs"))
 
 
-OF_TODAY = '{"format": "pytest-dtdispatch ab", "version": 5, "request": {}}'
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        ("{", " is not JSON: Expecting "),
-        ("[" * 100_000, " is nested too deeply"),
-        ("[]", " is not a saved run: nothing in it was measured with"),
-        ('{"benchmarks": []}', "nothing in it was measured with --dtdispatch"),
-        (OF_TODAY, "nothing in it was measured with --dtdispatch"),
-        (
-            '{"benchmarks": [], "dtdispatch": {"version": 9}}',
-            f"saved in format 9; this version reads {VERSION}",
-        ),
-        ("\udcff", ":1: this is not UTF-8 text"),
-    ],
-)
+@pytest.mark.parametrize("content", ["{", '{"benchmarks": []}'])
 def test_judging_another_kind_of_file_is_refused(
-    whole: Path, content: str, line: str, capsys: pytest.CaptureFixture[str]
+    whole: Path, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = whole / "head/02-time.json"
-    path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    text = error_line(["ab", "--judge", str(whole)], 2, capsys)
-    assert line in text
-    assert str(path) in text
+    path.write_text(content)
+    assert f"{path} is not " in error_line(["ab", "--judge", str(whole)], 2, capsys)
 
 
 def test_incomplete_run_is_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,38 +154,24 @@ def test_incomplete_run_is_refused(whole: Path, capsys: pytest.CaptureFixture[st
     assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
 
 
-def test_run_that_was_cut_anywhere_is_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = whole / "base/04-time.json"
-    data = path.read_bytes()
-    for size in (0, 1, len(data) // 3, len(data) // 2, len(data) - 1):
-        path.write_bytes(data[:size])
-        assert f"{path} is not JSON: " in error_line(["ab", "--judge", str(whole)], 2, capsys)
-    path.write_bytes(data)
-    assert main(["ab", "--judge", str(whole)]) == 0
-
-
 def test_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for side in ("base", "head"):
         text = error_line(["ab", "--judge", str(tmp_path)], 2, capsys)
         assert text.endswith(f"--judge {tmp_path}: it has no {side}/*.json, as --keep leaves them")
         (tmp_path / side).mkdir()
         (tmp_path / side / "1.json").write_text(saved_text(run_of("time")))
-    ends = "base: no run has values of --metric time: nothing was compared"
-    assert error_line(["ab", "--judge", str(tmp_path)], 2, capsys).endswith(ends)
+    assert "base: no run has values of --metric time" in error_line(
+        ["ab", "--judge", str(tmp_path)], 2, capsys
+    )
 
 
 def test_runs_of_another_metric_or_build_are_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (whole / "head").iterdir():
         path.unlink()
-    ends = f"--judge {whole}: it has no head/*.json, as --keep leaves them"
-    assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
-    saved = whole / "head/02-time.json"
-    saved.write_text(saved_text(run_of("counts")))
-    ends = "head: no run has values of --metric time: nothing was compared"
-    assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
-    assert error_line(["ab", "--judge", str(whole), "--metric", "counts"], 2, capsys).startswith(
-        "dtdispatch: base: no run has values of --metric counts"
-    )
+    (whole / "head/02-time.json").write_text(saved_text(run_of("counts")))
+    for side, metric in (("head", "time"), ("base", "counts")):
+        text = error_line(["ab", "--judge", str(whole), "--metric", metric], 2, capsys)
+        assert text.startswith(f"dtdispatch: {side}: no run has values of --metric {metric}")
     (whole / "head/03-time.json").write_text(saved_text(run_of("counts", torch="2.12.0")))
     ends = f"{whole}/head: runs of several builds of torch: 2.12.0 abc, 2.13.0 abc"
     assert error_line(["ab", "--judge", str(whole)], 2, capsys).endswith(ends)
