@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -21,8 +22,8 @@ from pytest_dtdispatch.core.measurement import (
 )
 from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.verdicts import complaint
-from pytest_dtdispatch.report.document import View, plain
-from tests.rendered import line_of, table_of, titles_of
+from pytest_dtdispatch.report.document import View
+from tests.rendered import assert_outputs_match, lines_of
 
 
 def breaks(count: int) -> CompiledFunction:
@@ -77,50 +78,21 @@ def shown(counts: CompileCounts = COUNTS, **figures: Any) -> CompiledFunction:
     return CompiledFunction("embedding", "inductor", counts, measurement)
 
 
-def cells(function: CompiledFunction) -> dict[str, str]:
-    shown_as = document({"t.py::test": [function]}, View())
-    line, titles = line_of(shown_as), titles_of(table_of(shown_as))
-    return {**dict(zip(titles, map(plain, line.cells.values()), strict=True)), "proof": line.status}
+COLD = Samples(State.COMPILE_COLD, (5_000_000,), unit=INSTRUCTIONS)
+REFUSED = Samples(State.COMPILE_COLD, (), (Refused("a hit in a cache of compiled code", 5),))
+SHOWN = {
+    "times": shown(samples=TIMED),
+    "instructions": shown(samples=(COLD, Samples(State.CALL, (1_000, 900), unit=INSTRUCTIONS))),
+    "untimed": shown(),
+    "uncounted": shown(CompileCounts(), samples=TIMED),
+    "refused": shown(samples=(REFUSED, *TIMED[1:])),
+    "two breaks": breaks(2),
+    "nine breaks": breaks(9),
+}
 
 
-def test_line_has_times_and_counts() -> None:
-    found = cells(shown(samples=TIMED))
-    assert "|".join(found) == (
-        "cold s|warm ms|call us|eager us|graphs|breaks|guards|recompiles|propagations|fake|samples|proof"
-    )
-    assert "|".join(found.values()) == "2.000|250.0|100.00|40.00|1|0|22|0|8|37+65|2+1+4|"
-
-
-def test_instructions_have_the_same_columns() -> None:
-    cold = Samples(State.COMPILE_COLD, (5_000_000,), unit=INSTRUCTIONS)
-    found = cells(shown(samples=(cold, Samples(State.CALL, (1_000, 900), unit=INSTRUCTIONS))))
-    assert [*found.items()][:2] == [("cold", "5,000,000"), ("call", "900")]
-    assert found["samples"] == "1+0+2"
-
-
-def test_untimed_compile_has_only_counts() -> None:
-    found = cells(shown())
-    assert "|".join(found) == "graphs|breaks|guards|recompiles|propagations|fake|proof"
-    assert found["proof"] == ""
-
-
-def test_missing_counts_are_question_marks() -> None:
-    found = cells(shown(CompileCounts(), samples=TIMED))
-    assert {found[name] for name in ("graphs", "breaks", "guards", "recompiles", "propagations")} == {"?"}
-    assert found["fake"] == "?+?"
-
-
-def test_refused_compile_has_a_reason() -> None:
-    refused = Samples(State.COMPILE_COLD, (), (Refused("a hit in a cache of compiled code", 5),))
-    assert cells(shown(samples=(refused, *TIMED[1:])))["proof"] == "a hit in a cache of compiled code (5x)"
-
-
-def notes(verbose: bool, count: int) -> tuple[str, ...]:
-    return tuple(line_of(document({"t": [breaks(count)]}, View(verbose))).notes)
-
-
-def test_breaks_and_recompiles_are_listed_below() -> None:
-    broken, again = "graph break at t.py:{}: print", "recompiled f (t.py:1): size (2x)"
-    assert notes(False, 2) == (broken.format(0), broken.format(1), again)
-    assert notes(False, 9)[-1] == "and 5 more; -v lists them"
-    assert len(notes(True, 9)) == 10
+def test_outputs_match_the_saved_text() -> None:
+    documents = {name: document({"t.py::test": [one]}, View()) for name, one in SHOWN.items()}
+    documents["nine breaks, -v"] = document({"t.py::test": [breaks(9)]}, View(verbose=True))
+    outputs = {name: "\n".join(lines_of(found, 140)) for name, found in documents.items()}
+    assert_outputs_match(Path(__file__).with_name("compile_outputs.txt"), outputs)
