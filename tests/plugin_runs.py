@@ -229,14 +229,6 @@ def assert_gate_failed(result: pytest.RunResult, *words: str, passed: int) -> st
     return text
 
 
-def assert_passed(result: pytest.RunResult, *words: str) -> None:
-    """Check that a run passed and printed these words."""
-    text = text_of(result)
-    assert result.ret == pytest.ExitCode.OK, text
-    for word in words:
-        assert word in text
-
-
 # Each test starts without open modes of the previous one.
 NOTHING_OPEN = """
 @pytest.fixture(autouse=True)

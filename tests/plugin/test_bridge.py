@@ -213,14 +213,15 @@ def test_full_disk_preserves_earlier_files(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile(TEN_LINES)
-    measure(pytester, "--benchmark-save=base", "--benchmark-json=rows.json")
-    files = [pytester.path / "rows.json", *(pytester.path / ".benchmarks").rglob("*.json")]
+    writing = ("--benchmark-save=base", "--benchmark-json=rows.json", "--dtdispatch-export=csv:rows.csv")
+    measure(pytester, *writing)
+    files = [*pytester.path.glob("rows.*"), *(pytester.path / ".benchmarks").rglob("*.json")]
     before = [path.read_bytes() for path in files]
     fill_disk(monkeypatch)
-    result = measure(pytester, "--benchmark-save=base", "--benchmark-json=rows.json")
+    result = measure(pytester, *writing)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["failed: *rows.json cannot be written: No space left on device"])
-    result.stdout.fnmatch_lines(["failed: *0002_base.json cannot be written: No space left on device"])
+    for name in ("rows.json", "0002_base.json", "rows.csv"):
+        result.stdout.fnmatch_lines([f"failed: *{name} cannot be written: No space left on device"])
     assert [path.read_bytes() for path in files] == before
     assert not list(pytester.path.rglob("*.part"))
 

@@ -36,8 +36,7 @@ def mlp(more: str = "") -> str:
     return MLP.replace("{more}", more)
 
 
-def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variants are the lines of one table and the rows of one group."""
+def test_variants_are_rows_of_one_group(pytester: pytest.Pytester) -> None:
     flags = ("--benchmark-columns=median", "--benchmark-json=rows.json", "--benchmark-save=base")
     result = measure_source(pytester, mlp(), *flags, "--dtdispatch-export=csv:found.csv", passed=1)
     found = benchmarks_of(pytester.path / "rows.json")
@@ -49,11 +48,6 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     subtitle = "variants in turn; end to end from Python, autograd included"
     assert {row["extra_info"]["contains"] for row in found} == {subtitle}
     result.stdout.fnmatch_lines(["*benchmark 'dtdispatch call test_it.py::test_mlp::mlp': 2 tests*"])
-    lines = result.outlines
-    title = lines.index(f"test_it.py::test_mlp: mlp ({subtitle})")
-    assert re.search(r"variant +median us +least us +\+-% +times +misses +redistributes", lines[title - 1])
-    assert re.search(r"mlp\[dtensor\].* 1 +0 +0 +0 +0 +\d+ +first$", lines[title + 1])
-    assert re.search(r"mlp\[plain\].* 0\.\d+ \(0\.\d+ to 0\.\d+\)( +0){4} +\d+ +faster$", lines[title + 2])
     text = (pytester.path / "found.csv").read_text()
     for label in ("dtensor", "plain"):
         for metric in ("call_ns", "misses_per_call", "redistributes_per_call", "collectives_per_call"):
@@ -68,12 +62,6 @@ def test_variants_are_one_table_and_group(pytester: pytest.Pytester, monkeypatch
     assert {str(verdict.verdict) for verdict in of_times.verdicts} <= {"passed", "inconclusive"}
     assert not of_counts.has_failed
     assert judged.ret == of_times.has_failed
-    # A narrow terminal shows whole lines, with the result of the comparison.
-    monkeypatch.setenv("COLUMNS", "80")
-    [first, plain] = [line for line in measure(pytester).outlines if line.startswith("  mlp[")]
-    assert max(len(first), len(plain)) <= 80
-    assert plain.endswith("faster")
-    assert "(" in plain  # the interval of its ratio
     unmeasured = run(pytester, "-s", passed=1)
     unmeasured.stdout.fnmatch_lines(["*calls: 1"])
 
@@ -82,12 +70,9 @@ def test_failed_claim_shows_ratio_and_interval(pytester: pytest.Pytester) -> Non
     """A failed claim reports ratio and interval. Claims are disabled if nothing is timed."""
     claim = "assert compared['dtensor'].faster_than('plain')"
     result = measure_source(pytester, mlp(claim), failed=1)
-    found = "dtensor against plain: slower, *(* to *) times as long in * rounds"
-    result.stdout.fnmatch_lines([f"*assert {found}; faster needs the whole interval below 0.97*"])
+    result.stdout.fnmatch_lines(["*assert dtensor against plain: slower, *(* to *) times as long*"])
     result = measure(pytester, "--dtdispatch-metric=counts", failed=1)
-    message = "'mlp': plain faster_than('dtensor', by=0.2) is disabled: latencies are not taken"
-    assert_reported_once(result, message)
-    assert "mlp[dtensor]" in text_of(result)
+    assert_reported_once(result, "plain faster_than('dtensor', by=0.2) is disabled")
 
 
 def test_unequal_results_fail_before_anything_is_measured(pytester: pytest.Pytester) -> None:
@@ -125,7 +110,6 @@ def test_once(dtdispatch):
     plain = torch.ones(2, 3)
     dtdispatch.scaling(lambda n: lambda: plain.t_(), (1, 8), name="t_", max_exponent=5)
 """
-FIT = r"size\^-?\d+\.\d\d \(-?\d+\.\d\d to -?\d+\.\d\d in 7 passes\), from size to size( x\d+\.\d\d,?){3}"
 
 
 def adds(arguments: str = "") -> str:
@@ -148,13 +132,6 @@ def test_sizes_are_rows_above_the_exponents(pytester: pytest.Pytester) -> None:
     assert [row["stats"]["rounds"] for row in found] == [14, 42] * len(SIZES)
     assert {row["params"]["mesh"] for row in found} == {"4"}
     assert {row["extra_info"]["contains"] for row in found} == {"end to end from Python, autograd included"}
-    lines = result.outlines
-    title = lines.index("test_it.py::test_adds: adds at sizes 1, 4, 16, 64")
-    for line, state in ((lines[title + 1], "miss"), (lines[title + 2], "hit")):
-        assert re.fullmatch(rf"  {state} grows as {FIT}; below max_exponent=5", line)
-    table = [n for n, line in enumerate(lines) if line.startswith("  adds[")]
-    assert len(table) == len(SIZES)
-    assert "miss: first call" in "".join(lines[title + 3 :])
     assert "grows as" not in text_of(measure(pytester, "-qq", "-kadds"))
     unmeasured = run(pytester, "-s", passed=3)
     unmeasured.stdout.fnmatch_lines(["*sizes:"])
@@ -167,5 +144,4 @@ def test_exceeded_max_exponent_fails_but_saves_rows(pytester: pytest.Pytester) -
     result.stdout.fnmatch_lines([">       scaling = dtdispatch.scaling(*"])
     message = r".*hit grows as size\^\S+ \(\S+ to \S+ in 7 passes\), all of it above the limit"
     result.stdout.re_match_lines([message])
-    result.stdout.fnmatch_lines(["  hit grows as *; above max_exponent=0.1"])
     assert len(benchmarks_of(pytester.path / "rows.json")) == 2 * len(SIZES)

@@ -17,10 +17,8 @@ from tests import pytorch_reader
 from tests.plugin_runs import (
     SCRIPTED,
     Judged,
-    assert_gate_failed,
     assert_refused,
     failed,
-    fill_disk,
     judged,
     measure_source,
     passed,
@@ -137,17 +135,6 @@ def test_stopped_or_unmeasured_run_overwrites_no_file(
         for path in earlier:
             assert f"failed: {path} was not written: {message}" in text_of(result)
     assert {path: path.read_text() for path in earlier} == earlier
-
-
-def test_run_with_failed_last_test_is_complete(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_results=f"{TESTS}\n    assert False\n")
-    run(pytester, *CSV, "--exitfirst").assert_outcomes(passed=2, failed=1)
-    assert list(pytorch_reader.read_results(pytester.path / "results.csv")) == KEYS
-
-
-def test_full_disk_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill_disk(monkeypatch)
-    assert_gate_failed(run(pytester, *CSV), "results.csv cannot be written: No space left", passed=3)
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,6 @@ from tests.plugin_runs import benchmarks_of, measure_source, run
 
 pytestmark = pytest.mark.torch
 
-NAMED = '@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))'
-SHAPE = "def test_it(device_mesh): print('mesh', tuple(device_mesh.shape), device_mesh.mesh_dim_names)"
-
-
-def test_flag_beats_marker_beats_ini_for_meshes(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\ndtdispatch_mesh = 3x2\ndtdispatch_device = cpu\n")
-    pytester.makepyfile(test_plain=SHAPE, test_named=f"import pytest\n{NAMED}\n{SHAPE}")
-    # Two dimension names do not fit a 1-D mesh: they are dropped with the shape that the flag replaced.
-    for flags, named, plain in (
-        ((), "(2, 2) ('dp', 'tp')", "(3, 2) None"),
-        (("--dtdispatch-mesh=5",), "(5,) None", "(5,) None"),
-    ):
-        result = run(pytester, "-s", *flags, passed=2)
-        result.stdout.fnmatch_lines([f"*mesh {named}*", f"*mesh {plain}*"])
-
 
 MESHES = """
 def test_several(dtdispatch, mesh_factory):
@@ -52,6 +37,10 @@ def test_group(process_group):
     assert process_group.size() == 6
     assert dist.get_backend(process_group) == "fake"
 
+@pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"))
+def test_named(device_mesh):
+    assert device_mesh.mesh_dim_names == ("dp", "tp")
+
 def test_gone_again():
     assert not dist.is_initialized()
 
@@ -78,14 +67,13 @@ def test_call(dtdispatch, a):
 
 def test_all_fixtures_work_with_and_without_measuring(pytester: pytest.Pytester) -> None:
     flags = ("--dtdispatch-ops=add*", "--benchmark-json=rows.json")
-    result = measure_source(pytester, MESHES, *flags, passed=7)
+    measure_source(pytester, MESHES, *flags, passed=8)
     found = [(row["fullname"], row["params"]["mesh"]) for row in benchmarks_of(pytester.path / "rows.json")]
     assert {mesh for name, mesh in found if "::test_several::" in name} == {"2x4", "4"}
     call = "test_it.py::test_call::add, then reshard"
     of_call = {each for each in found if "::test_call::" in each[0]}
     assert of_call == {(f"{call}::miss", "4"), (f"{call}::hit", "4")}
-    result.stdout.fnmatch_lines(["test_it.py::test_call (end to end from Python, autograd included)"])
-    run(pytester).assert_outcomes(passed=7)
+    run(pytester).assert_outcomes(passed=8)
 
 
 # The object of the fixture if nothing is measured: everything runs once

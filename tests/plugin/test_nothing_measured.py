@@ -8,7 +8,17 @@ import pytest
 import torch.distributed.tensor.debug  # noqa: F401
 
 from pytest_dtdispatch.torchapi.observe import has_local_mode
-from tests.plugin_runs import ADDS, IMPORTS, assert_reported_once, measure, measure_source, rows, run, text_of
+from tests.plugin_runs import (
+    ADDS,
+    IMPORTS,
+    TORCH_WARNS,
+    assert_reported_once,
+    measure,
+    measure_source,
+    rows,
+    run,
+    text_of,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -146,8 +156,7 @@ def test_last_line_counts_failed_gates_in_red(pytester: pytest.Pytester) -> None
 
 WHOLE = ("--dtdispatch-all", "--benchmark-quiet")
 UNCAPTURED = """
-import multiprocessing
-import threading
+import logging, multiprocessing, threading
 from torch.distributed.tensor.debug import CommDebugMode
 
 def test_threads(a):
@@ -166,8 +175,15 @@ def test_mode(a):
     with CommDebugMode():
         a + a
 
-def test_plain():
-    pass
+@pytest.fixture
+def debug_log():
+    logger = logging.getLogger("torch.distributed.tensor._dispatch")
+    logger.setLevel(logging.DEBUG)
+    yield
+    logger.setLevel(logging.NOTSET)
+
+def test_logger(a, debug_log):
+    a + a
 """
 OWN_CAPTURE = """
 def test_captured(a, dtdispatch):
@@ -193,18 +209,14 @@ def test_raises(device_mesh):
 
 
 def test_uncaptured_threads_processes_and_modes_are_reported(pytester: pytest.Pytester) -> None:
-    result = measure_source(pytester, UNCAPTURED, *WHOLE, passed=4)
+    result = measure_source(pytester, UNCAPTURED, *WHOLE, "-Werror", TORCH_WARNS, passed=4)
     for line in (
-        "nothing was measured: no capture received an op on DTensors in a test that passed",
-        "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own, which a "
-        "capture in the main thread cannot observe; --dtdispatch-metric counts also counts misses there",
-        "not measured: 1 test started 2 processes, which a capture cannot observe;",
-        "not measured: 1 test opened CommDebugMode, which hides DTensor ops from a capture around it; "
-        "use the fixture and open dtdispatch.capture() inside CommDebugMode, "
-        "or count ops by --dtdispatch-metric counts",
+        "not measured: 1 test ran DTensor ops (at least 4) in 2 threads of their own",
+        "not measured: 1 test started 2 processes",
+        "not measured: 1 test opened CommDebugMode",
+        "has level DEBUG",
     ):
         assert line in notes(result)
-    assert "DtDispatchWarning" not in text_of(result)
     counted = run(pytester, "--dtdispatch-all", "--dtdispatch-metric=counts", passed=4)
     assert "4 of 4 misses were in other threads" in notes(counted)
     assert notes(counted).count("not measured") == 1

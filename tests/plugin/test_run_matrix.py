@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
@@ -20,7 +18,7 @@ from pytest_dtdispatch.plugin.finish import collect
 from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.plugin.settings import Settings
-from pytest_dtdispatch.report.run import ReportedRun, decode_run, encode_run
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.steps.events import Redistribution
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from tests.reported_runs import HITS, MISSES, measured
@@ -83,16 +81,6 @@ def test_expected_file_of_a_run_judges_it(test: str, label: str, kind: str) -> N
         rows = [(row.row, row.verdict) for row in without.verdicts]
         lost = [(RowId(row_key(test), label), Verdict.MISSING)] * len(numbers)
         assert rows == (lost if is_selected else []), name
-
-
-@pytest.mark.parametrize("kind", results(""))
-@pytest.mark.parametrize("label", LABELS)
-def test_saved_run_has_the_results_of_the_run(label: str, kind: str) -> None:
-    run, _ = run_of(TESTS[1], results(label)[kind])
-    saved = decode_run(json.loads(json.dumps({"benchmarks": [], "dtdispatch": encode_run(run)})))
-    assert saved.metrics() == run.metrics()
-    assert {**saved.results} == {**run.results}
-    assert saved.documents() == run.documents()
 
 
 @pytest.mark.parametrize(("branch", "base"), [("", "main"), ("v2", "origin/v2")])

@@ -15,10 +15,13 @@ from pytest_dtdispatch.report.run import encode_run, read_run
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
 from tests.plugin_runs import (
     IMPORTS,
-    assert_passed,
+    MEASURED,
+    assert_gate_failed,
     assert_refused,
     assert_reported_once,
     benchmarks_of,
+    failed,
+    judged,
     measure,
     run,
     text_of,
@@ -69,12 +72,10 @@ def nothing_stays_registered(pytester: pytest.Pytester) -> Iterator[None]:
     KINDS.update(kinds)
 
 
-def test_custom_sampler_reaches_table_files_and_gates(pytester: pytest.Pytester) -> None:
+def test_custom_sampler_reaches_files_and_gates(pytester: pytest.Pytester) -> None:
     rounds = ("--dtdispatch-rounds=10", "--dtdispatch-repeat=1", "--dtdispatch-max-time=9")
     files = ("--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json", "--benchmark-save=base")
-    result = measure(pytester, METRIC, *rounds, *files, passed=1)
-    table = ["  signature *miss *hit *", "  mul *", "  1 of 1 rows are proved *"]
-    result.stdout.fnmatch_lines(["dtdispatch: * metric=thread-cpu *", *table])
+    measure(pytester, METRIC, *rounds, *files, passed=1)
     saved = json.loads(Path("rows.json").read_text())
     assert saved["machine_info"]["dtdispatch"]["metric"] == "thread-cpu"
     rows = {row["fullname"]: row for row in saved["benchmarks"]}
@@ -83,19 +84,16 @@ def test_custom_sampler_reaches_table_files_and_gates(pytester: pytest.Pytester)
     assert rows[f"{MUL}::hit"]["options"]["timer"] == "thread-cpu"
     names = [line.rpartition(",")[0] for line in Path("results.csv").read_text().splitlines()]
     assert names == [f"{MUL},thread_cpu_hit_ns", f"{MUL},thread_cpu_miss_ns"]
+    expected = "--dtdispatch-expected=expected.csv"
+    against_saved = ("--benchmark-compare=0001", "--dtdispatch-fail=10000%")
     Path("expected.csv").write_text(f"{MUL},thread_cpu_hit_ns,1,0.1\n")
-    result = measure(pytester, METRIC, "--dtdispatch-expected=expected.csv")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert f"regressed {MUL}" in text_of(result)
-    assert "thread_cpu_hit_ns 1 +-10 %, least: 1 -> " in text_of(result)
+    failed(judged(pytester, *MEASURED, METRIC, expected), 1, regressed=1, new=1)
     Path("expected.csv").write_text(f"{MUL},thread_cpu_hit_ns,{10**7},0.999\n")
-    against_saved = ("--benchmark-compare=0001", "--dtdispatch-fail=median:10000%")
-    gates = ("--dtdispatch-expected=expected.csv", *against_saved)
-    assert_passed(measure(pytester, METRIC, *rounds, *gates), "gate: passed against ")
+    ran = judged(pytester, *MEASURED, METRIC, *rounds, expected, *against_saved)
+    assert [gate.has_failed for gate in ran.run.gates] == [False, False]
     for flags in ((), ("--dtdispatch-any-machine",)):  # only compared with a run of the same sampler
-        result = measure(pytester, *rounds, *against_saved, *flags)
-        assert result.ret == pytest.ExitCode.TESTS_FAILED
-        assert "mismatched metric: thread-cpu then, time now" in text_of(result)
+        ran = failed(judged(pytester, *MEASURED, *rounds, *against_saved, *flags), 1, mismatched=1)
+        assert ran.run.gates[0].verdicts[0].row.label == "metric: thread-cpu then, time now"
 
 
 def test_unavailable_sampler_is_refused_in_one_line(pytester: pytest.Pytester) -> None:
@@ -124,11 +122,8 @@ COUNTS = """
 def test_counting_sampler_has_integers_and_no_time_rows(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(COUNTS)
     metric = "--dtdispatch-metric=readings"
-    result = measure(
-        pytester, "-v", metric, "--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json"
-    )
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  mul * 1 *", "  1 of 1 rows are proved *"])
+    files = ("--dtdispatch-export=csv:results.csv", "--benchmark-json=rows.json")
+    result = measure(pytester, "-v", metric, *files, passed=1)
     assert "Readings: the minimum over the counted calls." in text_of(result)
     assert Path("results.csv").read_text() == f"{MUL},readings,1\n"
     assert benchmarks_of(Path("rows.json")) == []
@@ -178,28 +173,23 @@ def with_numbers(pytester: pytest.Pytester, *numbers: str) -> None:
 
 def test_custom_result_reaches_terminal_files_and_gates(pytester: pytest.Pytester) -> None:
     with_numbers(pytester, 'Number("model", 12, most=11)', 'Number("other", 5)')
-    result = measure(pytester, "--dtdispatch-export=csv:results.csv", failed=1)
-    result.stdout.fnmatch_lines(
-        ["E *GateError: model: over its limits", "E *blocks=11, and there are 12: 1 more"]
-    )
-    result.stdout.fnmatch_lines(["gate: failed against limits: 1 passed, 1 regressed"])
-    assert "test_it.py::test_number: other has 5 blocks" in text_of(result)
-    assert "Blocks: what a model is made of; -v explains all." in text_of(result)
+    ran = judged(pytester, *MEASURED, "--dtdispatch-export=csv:results.csv", failed=1)
+    assert ran.verdicts() == {"passed": 1, "regressed": 1}
+    for text in ("blocks=11, and there are 12", "other has 5 blocks", "Blocks: what a model is made of;"):
+        assert text in text_of(ran.result)
     others = NUMBER.replace("model", "other")
     assert Path("results.csv").read_text() == f"{NUMBER},blocks,12\n{others},blocks,5\n"
-    unmeasured = run(pytester, passed=1)
-    assert "blocks" not in text_of(unmeasured)
+    assert "blocks" not in text_of(run(pytester, passed=1))
     Path("expected.csv").write_text(f"{NUMBER},blocks,12,0\n")
     with_numbers(pytester, 'Number("model", 12)')
     pytester.makepyfile(test_mul=IMPORTS + TESTS)  # pytest-benchmark writes no file without a row
-    judged = measure(pytester, "--dtdispatch-expected=expected.csv", "--benchmark-json=rows.json")
-    assert judged.ret == pytest.ExitCode.OK
+    expected = "--dtdispatch-expected=expected.csv"
+    assert measure(pytester, expected, "--benchmark-json=rows.json").ret == pytest.ExitCode.OK
     assert number(NUMBER, "blocks", 12) in read_run(Path("rows.json")).metrics()
     with_numbers(pytester, 'Number("model", 13)')
-    result = measure(pytester, "--dtdispatch-expected=expected.csv", "-k", "number")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert f"regressed {NUMBER}" in text_of(result)
-    assert "blocks 12 +-0 %: 12 -> 13" in text_of(result)
+    ran = judged(pytester, *MEASURED, expected, "-k", "number")
+    assert_gate_failed(ran.result, passed=1)
+    assert [gate.has_failed for gate in ran.run.gates] == [False, True]
 
 
 @pytest.mark.parametrize("source", ["flag", "ini", "marker"])

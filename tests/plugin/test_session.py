@@ -55,14 +55,9 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_table_has_one_line_per_signature(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_ten=TEN_LINES)
     plain = measured_section(pytester, "--color=no")
-    title, head, test, line, proved, *legend = plain
-    assert title.strip("= ") == "dtdispatch"
-    units = r"miss [mu]s +\+-% +hit [mun]s +\+-% +local [mun]s +overhead [mun]s"
-    assert re.fullmatch(rf"  signature +{units} +miss/hit +samples(  mark)?", head)
+    _, _, test, line, proved, *_ = plain
     assert test == "test_ten.py::test_add (dispatch from below autograd)"
     assert re.fullmatch(rf"  {re.escape(ADD)}( +-?[\d,.]*){{7}} +2\+6( +noisy .*)?", line)
-    assert proved == "  1 of 1 rows are proved by the cache counters, 1 of 1 calls explained"
-    assert "overhead: hit - local" in " ".join(legend)
     assert not any(COLOR.search(line) for line in plain)
     coloured = measured_section(pytester, "--color=yes")
     assert f"\x1b[32m{proved}\x1b[0m" in "\n".join(coloured)
@@ -71,20 +66,16 @@ def test_table_has_one_line_per_signature(pytester: pytest.Pytester) -> None:
     assert first_words == [line.split()[0] for line in plain[to_proof]]
 
 
-def test_verbosity_controls_rounds_reasons_and_legend(pytester: pytest.Pytester) -> None:
+def test_verbosity_controls_the_section(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SEVERAL)
-    brief = "\n".join(measured_section(pytester))
-    assert "no local row" not in brief
-    assert not re.search(r"samples +rounds", brief)
-    verbose = "\n".join(measured_section(pytester, "-v"))
-    assert re.search(r"calls +share % .* samples\b|samples 2\+6", verbose)
-    assert re.search(r"samples +rounds|    .*\brounds 2\b", verbose)
-    assert "no local row: " in verbose
-    quiet = measure(pytester, "--benchmark-quiet", "-q").outlines
-    assert any(" are proved by the cache counters" in line for line in quiet)
-    assert not any("explains all" in line for line in quiet)
-    silent = measure(pytester, "--benchmark-quiet", "-qq").outlines
-    assert not any("proved" in line for line in silent)
+    assert "no local row" not in "\n".join(measured_section(pytester))
+    assert "no local row: " in "\n".join(measured_section(pytester, "-v"))
+    shown = {flag: measure(pytester, "--benchmark-quiet", flag).stdout.str() for flag in ("-q", "-qq")}
+    assert {flag: text.count(" are proved by the cache counters") for flag, text in shown.items()} == {
+        "-q": 1,
+        "-qq": 0,
+    }
+    assert "explains all" not in shown["-q"]
 
 
 LISTS = f"""{IMPORTS}
@@ -100,13 +91,7 @@ def test_row_has_one_name_everywhere(pytester: pytest.Pytester, monkeypatch: pyt
     pytester.makepyfile(test_lists=LISTS)
     monkeypatch.setenv("COLUMNS", "80")
     files = ("--dtdispatch-export=csv:found.csv", "--benchmark-json=run.json")
-    section = measured_section(pytester, "-v", *files)
-    narrow = "\n".join(section)
-    cold = measured_section(pytester, "-odtdispatch_cold=true")
-    # Columns leave room for marks of proved rows; on a busy machine, a row may be noisy in two states.
-    longer = re.compile(r" written to |  noisy \w+, \w+$")
-    assert [line for line in section + cold if len(line) > 80 and not longer.search(line)] == []
-    assert {"cold", "miss", "hit"} <= set(cold[1].split())
+    narrow = "\n".join(measured_section(pytester, "-v", *files))
     monkeypatch.delenv("COLUMNS")
     piped = "\n".join(measured_section(pytester))
     rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
@@ -118,13 +103,8 @@ def test_row_has_one_name_everywhere(pytester: pytest.Pytester, monkeypatch: pyt
     whole = f"_foreach_add.List([{', '.join(f'f32[8,{size}]S0' for size in range(1, 41))}"
     assert {row["extra_info"]["signature"].startswith(whole) for row in rows} == {True}
     assert names["csv"].count(whole) == 2, "once for the hit and once for the miss"
-    # A pipe has unlimited width: names are those of files, and no column is omitted.
-    assert re.search(r"overhead us +miss/hit +samples\b", piped)
+    # A pipe has unlimited width: names are those of files.
     assert f"  {rows[0]['fullname'].split('::')[2]} " in piped
-    assert "-v explains all." in piped
-    # With -v, values that do not fit 80 columns are shown below the line.
-    assert re.search(r" local [\d,.]+ us, .*rounds 2\b", " ".join(narrow.split()))
-    assert "-v explains" not in narrow
 
 
 # Progress beside the dots: only on a terminal, never inside a test's output
@@ -180,39 +160,3 @@ def test_progress_is_absent_when_tests_write_output(tmp_path: Path) -> None:
     (tmp_path / "test_slow.py").write_text(SLOW)
     for flag in ("-s", "-olog_cli=true"):
         assert "half way" not in on_a_terminal(tmp_path, flag).replace('show_progress("half way")', "")
-
-
-UNAWARE = """
-import logging
-import threading
-from torch.distributed.tensor.debug import CommDebugMode
-
-@pytest.fixture
-def debug_log():
-    logger = logging.getLogger("torch.distributed.tensor._dispatch")
-    logger.setLevel(logging.DEBUG)
-    yield
-    logger.setLevel(logging.NOTSET)
-
-def test_mode(a):
-    with CommDebugMode():
-        a + a
-
-def test_thread(a):
-    thread = threading.Thread(target=lambda: a + a)
-    thread.start()
-    thread.join()
-
-def test_logger(a, debug_log):
-    a + a
-"""
-
-
-@pytest.mark.parametrize("metric", ["time", "counts"])
-def test_whole_tests_have_notes_instead_of_warnings(metric: str, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_it=f"{IMPORTS}{UNAWARE}")
-    flags = ("--dtdispatch-all", f"--dtdispatch-metric={metric}", "-Werror")
-    result = measure(pytester, *flags, passed=3)
-    text = result.stdout.str()
-    notes = ("1 test opened CommDebugMode", "in 1 thread of their own", "has level DEBUG")
-    assert [text.count(note) for note in notes] == [int(metric == "time")] * len(notes)

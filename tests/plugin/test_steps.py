@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugin_runs import IMPORTS, assert_reported_once, measure, measure_source, run, text_of
+from tests.plugin_runs import IMPORTS, assert_reported_once, judged, measure, measure_source, run, text_of
 
 pytestmark = pytest.mark.torch
 
@@ -59,18 +59,6 @@ WHOLE = ("--dtdispatch-all", "--dtdispatch-metric=counts")
 def test_failed_assertion_lists_misses_with_causes(pytester: pytest.Pytester) -> None:
     result = measure_source(pytester, ASSERTED, failed=1, passed=2)
     result.stdout.fnmatch_lines(["E       assert 1 == 0", f"E*{MISSED_IN_ALL}".replace("[", "[[]")])
-    result.stdout.fnmatch_lines(
-        [
-            "*add.Tensor(f32*",
-            "  step *misses*state",
-            "test_it.py::test_grows (counts of each step)",
-            "test_it.py::test_holds (counts of each step)",
-            "*steady",
-            "*unsteady",
-            "    unsteady: 4 calls in step 1 and 5 in step 2",
-            "*miss: first call*-v explains all.",
-        ]
-    )
     unmeasured = run(pytester, passed=3)
     assert "counts" not in text_of(unmeasured)
 
@@ -86,17 +74,8 @@ def test_batches(dtdispatch, device_mesh):
 """
 
 
-def test_inputs_are_shown_by_shape(pytester: pytest.Pytester) -> None:
-    result = measure_source(pytester, BATCHES, "--dtdispatch-export=csv:out.csv", passed=1)
-    result.stdout.re_match_lines(
-        [
-            r"  scale .* 0\+6  steady after 3 shapes$",
-            r"  shape +steps  missed  misses  cache\+",
-            r".*inputs of scale \(counts of all steps of a shape\)",
-            *(rf"  f32\[{rows},8\]S0@4 +2 +1 +1 +" for rows in (8, 16, 24)),
-        ],
-        consecutive=False,
-    )
+def test_steps_with_inputs_are_exported_and_limited(pytester: pytest.Pytester) -> None:
+    measure_source(pytester, BATCHES, "--dtdispatch-export=csv:out.csv", passed=1)
     rows = (pytester.path / "out.csv").read_text()
     assert "::scale,misses_per_step,1" in rows
     assert "::step,misses_per_step,0" in rows
@@ -108,9 +87,7 @@ def test_inputs_are_shown_by_shape(pytester: pytest.Pytester) -> None:
 # Whole tests
 
 
-def test_limits_apply_to_whole_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole tests are counted, and limits apply to them."""
-    monkeypatch.setenv("COLUMNS", "120")  # a narrower table leaves out hits
+def test_limits_apply_to_whole_tests(pytester: pytest.Pytester) -> None:
     source = f"""{IMPORTS}{STEPS}
 def test_plain(device_mesh):
     a = sharded(device_mesh)
@@ -126,11 +103,11 @@ def test_fails(device_mesh):
     assert 1 == 2
 """
     pytester.makepyfile(test_it=source)
-    result = run(pytester, *WHOLE, passed=2, failed=1)
-    missed = "*missed add.Tensor(*: first call of this op, at test_it.py:* (forward)"
-    table = ["*test_plain (counts of each step)", "  capture 1      3     1       2 *"]
-    result.stdout.fnmatch_lines([*table, missed])
-    assert "test_none" not in text_of(result), "a test without DTensors has no line"
+    ran = judged(pytester, *WHOLE, passed=2, failed=1)
+    counted = {test: steps for test, steps in ran.run.results["steps"].items() if "fails" not in test}
+    assert {test: (one.calls, one.hits, one.misses) for test, [one] in counted.items()} == {
+        "test_it.py::test_plain": (3, 1, 2)
+    }
     result = run(pytester, *WHOLE, "--dtdispatch-max=misses=0", passed=1, failed=2)
     # A failing test fails with the same error as uncounted.
     assert_reported_once(result, "capture 1: over its limits")
