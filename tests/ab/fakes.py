@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.core.measurement import (
     INSTRUCTIONS,
     FunctionShare,
@@ -18,7 +19,8 @@ from pytest_dtdispatch.core.measurement import (
     State,
 )
 from pytest_dtdispatch.report.run import ReportedRun, saved_text
-from pytest_dtdispatch.steps.model import Steps
+from pytest_dtdispatch.steps.events import Miss, QueriedCache
+from pytest_dtdispatch.steps.model import StepCounts, Steps
 from tests.reported_runs import measured, results_of
 from tests.row_ids import number
 
@@ -69,6 +71,15 @@ def counted(numbers: Mapping[str, float], *steps: Steps, test: str = "t.py::test
         row, _, metric = name.rpartition("::")
         values.append(number(row, metric, round(value)))
     return run_of("counts", numbers=tuple(values), results=results_of(*steps, test=test))
+
+
+def missing(*lines: int, called: Sequence[str] = ()) -> Steps:
+    """Return a step that misses at these lines, with these calls in its warm-up."""
+    events = tuple(
+        Miss(f"mm{line}@4", "first call of this op", QueriedCache.NATIVE, place=CodePlace("layers.py", line))
+        for line in lines
+    )
+    return Steps("train", (StepCounts(called=tuple(called)),), (StepCounts(hits=len(called), events=events),))
 
 
 def proofs(numbers: Mapping[str, float]) -> ReportedRun:

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_dtdispatch.ab.report import exit_status, run_document
+from pytest_dtdispatch.ab.report import exit_status, judgement_of, pasted_text, run_document
 from pytest_dtdispatch.ab.rule import Rule
 from pytest_dtdispatch.ab.run import are_in_turn, judge_runs
 from pytest_dtdispatch.ab.values import Metric
+from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.core.measurement import Measurement, Samples, State
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.report.run import ReportedRun, Turn
-from tests.ab.fakes import counted, run_of
+from pytest_dtdispatch.steps.events import Collective, Redistribution
+from pytest_dtdispatch.steps.model import StepCounts
+from tests.ab.fakes import counted, missing, run_of
 from tests.rendered import assert_outputs_match, lines_of
 from tests.reported_runs import measured
 
@@ -54,14 +57,52 @@ ALTERNATING = {
 }
 
 
+OLD = ["add@4, at a.py:1", "mm@4, at a.py:2", "neg@4, at a.py:3"]
+NEW = ["add@4, at a.py:4", "relu@4, at a.py:5", "mm@4 (2x), at a.py:6, a.py:7", "neg@4, at a.py:8"]
+AT = CodePlace("layers.py", 31)
+MOVED = Redistribution("redistribute", "f32[8]", ("S0",), ("R",), 512, place=AT)
+WITH_MOVE = StepCounts(events=(*missing(31).steps[0].events, MOVED, Collective("all_gather", 512, place=AT)))
+HOSTILE = "t.py::test_a[<b>|`x`]::a|`b`<script>@c&d\\|e::misses_per_step"
+# Runs of counts of both sides, by name.
+COUNTS = {
+    "equal counts": (counted({"t.py::test::a::misses_per_step": 1}),) * 2,
+    "new items after many": (counted({}, missing(*range(30))), counted({}, missing(*range(37)))),
+    "new and moved calls": (counted({}, missing(called=OLD)), counted({}, missing(called=NEW))),
+    "redistribution with its collective": (
+        counted({}, missing()),
+        counted({}, replace(missing(), steps=(WITH_MOVE,))),
+    ),
+    "hostile name": (counted({HOSTILE: 0}), counted({HOSTILE: 2_000_000, "t.py::test::b::n_per_step": 3})),
+}
+RULE_OF_COUNTS = Rule(Metric.COUNTS, 1, 1)
+
+
 def test_outputs_match_the_saved_text() -> None:
-    judged = {name: judge_runs(*sides, Rule()) for name, sides in ALTERNATING.items()}
-    counts = [counted({"t.py::test_step::a::misses_per_step": 1})]
-    judged["counts"] = judge_runs(counts, counts, Rule(Metric.COUNTS, 1, 1))
+    judged = {name: judge_runs(old, new, Rule()) for name, (old, new) in ALTERNATING.items()}
+    judged |= {name: judge_runs([old], [new], RULE_OF_COUNTS) for name, (old, new) in COUNTS.items()}
     outputs = {name: "\n".join(lines_of(run_document(one), 140)) for name, one in judged.items()}
     narrow = lines_of(run_document(judged["not measured in the head"]), 80)
     outputs["not measured in the head, 80 columns"] = "\n".join(narrow)
+    for name in ("slower", "not measured in the head", "hostile name", "new items after many"):
+        outputs[f"{name}, Markdown"] = pasted_text(judged[name])
     assert_outputs_match(Path(__file__).with_name("ab_outputs.txt"), outputs)
+
+
+def test_new_call_changes_but_does_not_fail() -> None:
+    """A call that moved to another line is not new; a second call of the same signature is."""
+    old, new = COUNTS["new and moved calls"]
+    judged = judge_runs([old], [new], RULE_OF_COUNTS)
+    assert exit_status(judged) == exit_status(judge_runs([new], [old], RULE_OF_COUNTS)) == 0
+    found = {one.row.state: one.verdict for one in judged.verdicts}
+    assert found.pop("calls_per_step") is Verdict.CHANGED
+    assert {*found.values()} == {Verdict.PASSED}
+
+
+def test_redistribution_is_annotated_once() -> None:
+    """Redistributions and collectives at the same lines have one cause, but not misses."""
+    old, new = COUNTS["redistribution with its collective"]
+    failed = judgement_of(judge_runs([old], [new], RULE_OF_COUNTS)).failed
+    assert [one.row.state for one in failed] == ["misses_per_step", "redistributes_per_step"]
 
 
 def test_no_run_of_counts_is_ignored() -> None:
