@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from pytest_dtdispatch.core.results import MetricValue
@@ -19,11 +18,6 @@ def state_id(text: str) -> RowId:
     """Return the identity of a state of a row: ``t.py::test_a::add::hit``."""
     name, _, state = text.rpartition("::")
     return row_id(name)._replace(state=state)
-
-
-def by_text(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """Convert identities to names, as in files of A/B runs."""
-    return {str(RowId(*row)): value for row, value in pairs}
 
 
 def number(name: str, metric: str, value: int, *others: Any, **more: Any) -> MetricValue:

@@ -30,9 +30,7 @@ def checkout(tmp_path: Path) -> Path:
     git(tmp_path, "init", "--quiet", "--initial-branch", "main")
     (tmp_path / "ci").mkdir()
     shutil.copy(SCRIPTS / "release.py", tmp_path / "ci")
-    (tmp_path / "ci" / "release.sh").write_text(
-        '#!/bin/sh\nmkdir -p "$1" && touch "$1/it.whl" && exit ${BUILD:-0}\n'
-    )
+    (tmp_path / "ci" / "release.sh").write_text(STAND_IN)
     (tmp_path / "ci" / "release.sh").chmod(0o755)
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
