@@ -164,9 +164,6 @@ def test_mistake_is_reported_at_its_line_without_leftovers(
     assert_mistakes(pytester, mistakes, *flags)
 
 
-# Process groups of the user
-
-
 # Captures that do not end properly
 
 ENDS = f"""
@@ -267,24 +264,6 @@ def test_fixture_without_torch_is_refused(pytester: pytest.Pytester, flags: tupl
     message = "torch is not installed"
     assert_reported_once(result, f"{message}: a mesh and what is measured on it need torch 2.5 or later")
     assert ("nothing was measured: no test passed" in text_of(result)) == bool(flags)
-
-
-# Values
-
-
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        (f"export=csv:{'a' * 256}", "cannot be written: File name too long"),
-        (f"expected={'a' * 256}", "cannot be read: File name too long"),
-        ("expected=a\udcff.csv", "cannot be read: No such file or directory"),
-        ("export=csv:one", "ERROR: one cannot be written: Too many levels of symbolic links"),
-    ],
-)
-def test_flag_with_unusable_file_is_refused(pytester: pytest.Pytester, flag: str, message: str) -> None:
-    pytester.path.joinpath("one").symlink_to("two")
-    pytester.path.joinpath("two").symlink_to("one")
-    assert_refused(measure_source(pytester, PLAIN, f"--dtdispatch-{flag}"), message)
 
 
 def test_hostile_call_names_are_escaped_in_the_terminal(pytester: pytest.Pytester) -> None:

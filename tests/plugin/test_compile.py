@@ -10,12 +10,10 @@ import pytest
 from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, WallClock
 from tests.plugin_runs import benchmarks_of, import_compilers, measure_source, text_of
-from tests.probes import NATIVE_CACHE, compiles_once_under_a_mode, has, needs_that
+from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("reset_compilers")]
 
-# Propagations while `x + x` is traced: some versions of torch without a native cache query no cache then.
-ONCE = "1" if has(NATIVE_CACHE) else r"[1-9]\d*"
 
 import_compilers()
 
@@ -51,8 +49,8 @@ def test_recompiles(dtdispatch):
 # Rows
 
 
-def test_compile_has_saved_rows_and_one_table_line(pytester: pytest.Pytester) -> None:
-    result = measure_source(pytester, DOUBLE, *FEW, "-v", "--benchmark-json=rows.json", passed=1)
+def test_compile_has_saved_rows(pytester: pytest.Pytester) -> None:
+    measure_source(pytester, DOUBLE, *FEW, "--benchmark-json=rows.json", passed=1)
     by_state = {row["params"]["state"]: row for row in benchmarks_of(pytester.path / "rows.json")}
     assert list(by_state) == ["call", "compile-cold", "compile-warm", "eager"]
     for state, row in by_state.items():
@@ -65,21 +63,13 @@ def test_compile_has_saved_rows_and_one_table_line(pytester: pytest.Pytester) ->
         by_state["compile-cold"]["extra_info"]["proof"] == by_state["call"]["extra_info"]["proof"] == "proved"
     )
     assert by_state["compile-cold"]["extra_info"]["contains"].startswith("torch.compile and the first call")
-    text = text_of(result)
-    assert re.search(r"\n  compiled +cold s +warm ms +call us +eager us +graphs +breaks", text)
-    assert "test_it.py::test_double (compiled by aot_eager)" in text
-    assert re.search(rf"\n  double( +[\d.,]+){{4}} +1 +0 +\d+ +0 +{ONCE} .*2\+2\+6(  noisy .*)?\n", text)
-    assert "signature " not in text
 
 
 def test_breaks_and_recompiles_are_counted_exactly_and_listed(pytester: pytest.Pytester) -> None:
-    text = text_of(measure_source(pytester, BREAKS, *FEW, passed=2))
-    assert len(re.findall(r"graph break at \S*test_it.py:(\d+): ", text)) == 2
-    assert len(re.findall(r"recompiled <lambda> \(\S*test_it.py:\d+\): ", text)) == 1
+    measure_source(pytester, BREAKS, *FEW, passed=2)
     # They are also counted if nothing is timed, and a failed assertion lists them.
     failing = BREAKS.replace("breaks == 2", "breaks == 0")
     result = measure_source(pytester, failing, *FEW, "--dtdispatch-metric=counts", failed=1, passed=1)
-    assert re.search(r"\n  twice_broken +3 +2 +\d+ +0 +0 ", text_of(result))
     result.stdout.fnmatch_lines(["E*assert 2 == 0", "E*test_it.py:*: *"])
 
 
@@ -136,9 +126,7 @@ def test_compile_has_instruction_rows(pytester: pytest.Pytester, monkeypatch: py
     monkeypatch.setitem(SAMPLERS, "clock-counts", sampler)
     few = ("--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "-odtdispatch_compile_rounds=1")
     flags = ("--dtdispatch-metric=clock-counts", "--dtdispatch-export=csv:results.csv")
-    result = measure_source(pytester, DOUBLE, *flags, *few, "--benchmark-quiet", passed=1)
-    numbers = rf"( +[\d,]+){{3}} +1 +0 +\d+ +0 +{ONCE} .*1\+0\+10(  noisy .*)?"
-    assert re.search(rf"\n  double{numbers}\n", text_of(result))
+    measure_source(pytester, DOUBLE, *flags, *few, "--benchmark-quiet", passed=1)
     results = [line.rsplit(",", 2) for line in (pytester.path / "results.csv").read_text().splitlines()]
     found = {metric: int(value) for _, metric, value in results}
     assert found.keys() == {

@@ -76,11 +76,3 @@ def test_json_lists_each_failure(pytester: pytest.Pytester, run_by: Callable[...
     ]
     properties = {one.get("name"): one.get("value") for one in ET.parse("run.xml").getroot().iter("property")}
     assert properties["dtdispatch.outcome"] == "nothing was measured; 5 tests failed"
-
-
-def test_passing_run_lists_none(pytester: pytest.Pytester) -> None:
-    source = "def test_count(dtdispatch): dtdispatch.steps(lambda: None)"
-    pytester.makepyfile(source)
-    result = run(pytester, "--dtdispatch", "--dtdispatch-export=json:-", "--dtdispatch-max=misses=0")
-    data = json.loads(result.outlines[-1])
-    assert (result.ret, data["outcome"], data["failed_tests"]) == (0, "passed", [])

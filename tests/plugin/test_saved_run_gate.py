@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import types
 from collections.abc import Callable
@@ -333,14 +332,6 @@ def test_rows_of_a_renamed_file_are_missing(pytester: pytest.Pytester, ini: str)
         assert gate.excluded == 4
 
 
-def test_excluded_rows_are_counted(pytester: pytest.Pytester) -> None:
-    save(pytester)
-    [gate] = passed(judged(pytester, *GATE, "-kmul"), passed=2).run.gates
-    assert gate.excluded == 2
-    [gate] = passed(judged(pytester, *GATE), passed=4).run.gates
-    assert gate.excluded == 0
-
-
 @pytest.mark.parametrize("traced", ["base", "head"])
 def test_profiler_on_one_side_is_a_mismatch(
     pytester: pytest.Pytester, scripted: types.SimpleNamespace, traced: str
@@ -485,13 +476,6 @@ def test_torn_saved_run_is_refused(pytester: pytest.Pytester) -> None:
     path.write_text(path.read_text()[:-100])
     for flags in (GATE, COMPARE):  # without a flag, the saved thresholds would be lost
         assert_refused(run(pytester, *flags), f"{path} is not JSON: ")
-
-
-def test_invalid_saved_threshold_is_refused(pytester: pytest.Pytester) -> None:
-    path = save(pytester)
-    spoiled = {"type": "Threshold", "state": "", "field": "median", "fraction": math.nan}
-    edit(path, lambda saved: saved.update(thresholds={"test_gate.py::test_mul": [spoiled]}))
-    assert_refused(run(pytester, *COMPARE), f"{path} is not a saved run: ", "hreshold")
 
 
 def test_saved_run_without_our_rows_is_refused(

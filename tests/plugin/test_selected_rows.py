@@ -128,13 +128,6 @@ def test_run_without_selected_tests_is_no_success(suite: pytest.Pytester, flags:
     assert "gate: passed" not in result.stdout.str()
 
 
-def test_run_without_gated_tests_fails_its_gate(suite: pytest.Pytester) -> None:
-    suite.makepyfile(test_more=OTHER)
-    result, gate = judged(suite, "--ignore=sub", "--ignore=test_suite.py")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert (gate.has_compared, gate.excluded) == (False, 4)
-
-
 def test_renamed_row_of_each_expected_file_is_named(suite: pytest.Pytester) -> None:
     Path("other.csv").write_text(Path("expected.csv").read_text().splitlines()[3])
     Path("test_suite.py").write_text(SUITE.replace("test_flaky", "test_new"))
@@ -147,23 +140,3 @@ def test_renamed_row_of_each_expected_file_is_named(suite: pytest.Pytester) -> N
     ]
     [row] = other.verdicts
     assert row.details[1:] == (f"{RENAMED}: sub/test_moved.py::test_other, test_suite.py::test_new",)
-
-
-@LONG
-def test_saved_run_misses_only_deleted_rows(suite: pytest.Pytester) -> None:
-    time = [flag for flag in COUNTS if "metric" not in flag]
-    few = ("--dtdispatch-rounds=5", "--dtdispatch-repeat=2", "--benchmark-json=run.json")
-    call = "dtdispatch.call(lambda: a + a, name='s')"
-    for name in ("a", "b", "c"):
-        suite.makepyfile(**{f"test_{name}": f"{IMPORTS}\ndef test_{name}(dtdispatch, a): {call}"})
-    Path("test_suite.py").unlink()
-    with one_thread(), young_heap():
-        saved = ("--benchmark-storage=saved", "--ignore=sub")
-        suite.runpytest_inprocess(*time, *few, *saved, "--benchmark-save=base")
-        Path("test_c.py").unlink()
-        compare = ("--benchmark-compare", "--dtdispatch-fail=median:10000%", "--ignore=test_b.py")
-        suite.runpytest_inprocess(*time, *few, *saved, *compare)
-    gate = read_run(Path("run.json")).gates[-1]
-    assert {row.row.test for row in gate.verdicts if row.verdict == "missing"} == {"test_c.py::test_c"}
-    assert not any("pytest" in remark for remark in gate.remarks)
-    assert gate.excluded > 0

@@ -168,10 +168,6 @@ def test_unknown_flag_gets_a_suggestion(pytester: pytest.Pytester) -> None:
     assert pytester.runpytest(*PLUGINS, "--dtdispatch-own=1").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_empty_flag_is_refused(pytester: pytest.Pytester) -> None:
-    assert error_of(pytester, "--dtdispatch-mesh=") == f"--dtdispatch-mesh: '' {MESH}"
-
-
 def test_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     message = "--dtdispatch-metric instructions: instructions are counted in one process, not on ranks"
     on_two = ("--dtdispatch", "--dtdispatch-nproc=2")
@@ -289,21 +285,3 @@ def test_invalid_marker_error_names_line_and_valid_values(pytester: pytest.Pytes
         source = item.path.read_text().splitlines()
         assert source[number or 0].startswith(("@pytest.mark.dtdispatch", "def test_"))
         assert "\n" not in line
-
-
-@pytest.mark.parametrize(
-    ("ini", "marker", "message"),
-    [
-        ("dtdispatch_mesh = 2x", "", "tox.ini: dtdispatch_mesh: '2x' is not"),
-        ("", "round=5", "test_it.py:2: marker dtdispatch has no keyword"),
-    ],
-)
-def test_invalid_setting_is_one_line(pytester: pytest.Pytester, ini: str, marker: str, message: str) -> None:
-    pytester.makeini(f"[pytest]\n{ini}\n")
-    pytester.makepyfile(test_it=f"import pytest\n@pytest.mark.dtdispatch({marker})\ndef test_a(): pass")
-    result = pytester.runpytest_inprocess(*PLUGINS)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    [line] = [line for line in result.errlines if line.strip()]
-    assert line.startswith("ERROR: ")
-    assert message in line
-    assert "Traceback" not in result.stdout.str()

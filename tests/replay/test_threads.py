@@ -233,19 +233,3 @@ def test_propagation_observer_adds_no_stack_frame(shard: Make) -> None:
             caches.clear()
             a + a
     assert depths == [depths[0]] * 2
-
-
-UNCAPTURED = """
-from concurrent.futures import ThreadPoolExecutor
-
-def test_threads(device_mesh):
-    a = sharded(device_mesh)
-    with ThreadPoolExecutor(1, "loader") as pool:
-        pool.submit(lambda: a + a)
-"""
-
-
-def test_whole_test_notes_ops_of_other_threads(pytester: pytest.Pytester) -> None:
-    result = measure_source(pytester, UNCAPTURED, "--dtdispatch-all", passed=1)
-    [note] = [line for line in result.outlines if line.startswith("not measured: ")]
-    assert "1 test ran DTensor ops (at least 1) in 1 thread of their own" in note

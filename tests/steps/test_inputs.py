@@ -24,7 +24,6 @@ from pytest_dtdispatch.steps.measure import run_and_count, shape_of
 from pytest_dtdispatch.steps.model import Steady, StepCounts, Steps, read_calls
 from pytest_dtdispatch.steps.table import document
 from tests.probes import LOCAL_TENSOR, needs
-from tests.rendered import lines_of
 from tests.steps.test_measure import clear_as_a_program_does
 
 pytestmark = pytest.mark.torch
@@ -243,32 +242,6 @@ def test_input_generation_is_excluded_from_step_counts(mesh: DeviceMesh) -> None
 
 
 # Output
-
-
-def text_of(steps: Steps, verbose: bool = False) -> list[str]:
-    return [line.strip() for line in lines_of(document({"test_step": (steps,)}, View(verbose)))]
-
-
-def test_each_shape_is_a_line() -> None:
-    text = text_of(steps_of(["f32[8]", "f32[16]", "f32[8]", "f32[16]"], [2, 2, 0, 0]))
-    assert text[-4:] == [
-        "shape    steps  missed  misses  cache+",
-        "test_step: inputs of decode (counts of all steps of a shape)",
-        "f32[8]       2       1       2       2",
-        "f32[16]      2       1       2       2",
-    ]
-
-
-def test_long_list_of_shapes_is_cut_unless_verbose() -> None:
-    def shapes(count: int, verbose: bool = False) -> list[str]:
-        steps = steps_of([f"f32[8,{n}]" for n in range(1, count + 1)], [3] * count)
-        return [line for line in text_of(steps, verbose) if line.startswith("f32") or "more shapes" in line]
-
-    *alone, rest = shapes(100)
-    assert len(alone) == len(shapes(10)) == 10
-    assert rest.startswith("90 more shapes; -v lists them")
-    assert rest.split()[-4:] == ["90", "90", "270", "270"]
-    assert len(shapes(100, verbose=True)) == 100
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,13 @@ def steps_of(*counts: StepCounts) -> Steps:
     return Steps("train", (), counts)
 
 
+def of_shapes(shapes: int, misses: int) -> Steps:
+    """Return steps with inputs of this many shapes: one miss for each new shape, then hits."""
+    inputs = tuple(f"f32[8,{n}]" for n in range(1, shapes + 1))
+    missing = StepCounts(hits=3, events=(MISS,) * misses, cache_growth=(("native", misses),))
+    return Steps("decode", (), (missing,) * shapes + (StepCounts(hits=3 + misses),) * shapes, inputs * 2)
+
+
 LAYERS = [CodePlace("/model.py", 16, f"layers.{n}.wq", Phase.FORWARD) for n in range(12)]
 IN_LAYERS = steps_of(
     StepCounts(events=tuple(replace(event, place=place) for place in LAYERS for event in (MISS, GATHER)))
@@ -89,6 +96,9 @@ SHOWN = {
     "two of each event": (steps_of(TWO), View()),
     "two of each event, over a limit": (steps_of(TWO), OVER),
     "two of each event, over a limit, -v": (steps_of(TWO), replace(OVER, verbose=True)),
+    "two shapes": (of_shapes(2, 2), View()),
+    "many shapes": (of_shapes(16, 3), View()),
+    "many shapes, -v": (of_shapes(16, 3), VERBOSE),
     "layers": (IN_LAYERS, VERBOSE),
     "each layer": (IN_LAYERS, View(verbose=True, each_layer=True)),
 }
