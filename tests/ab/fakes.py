@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -150,9 +151,36 @@ def calls(folder: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+def waiting_python(folder: Path, name: str) -> tuple[Path, Path]:
+    """Return a fake interpreter that starts a child and waits, and the file of both numbers."""
+    pids = folder / "pids"
+    does = (
+        "import subprocess\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(pids)!r} + '.part', 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        f"os.replace({str(pids)!r} + '.part', {str(pids)!r})\n"
+        "time.sleep(600)\n"
+    )
+    return fake_python(folder, name, does=does), pids
+
+
+def wait_for_end(pids: Path) -> None:
+    """Wait until all processes of a file have ended."""
+    for pid in map(int, pids.read_text().split()):
+        wait_for(partial(is_gone, pid))
+
+
 def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
     """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended; zombies count as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from tests.ab.fakes import (
     of_instructions,
     proofs,
     wait_for,
+    wait_for_end,
+    waiting_python,
 )
 
 FEW = ("--pairs", "3", "--confirm", "5")
@@ -148,20 +149,11 @@ def test_process_gets_arguments_and_a_fixed_environment(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_run_keeps_its_runs(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "saved"
-    marker = tmp_path / "grandchild"
-    waits = (
-        "if spec['name'] == 'new':\n"
-        "    import subprocess\n"
-        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"    open({str(marker)!r} + '.part', 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        f"    os.replace({str(marker)!r} + '.part', {str(marker)!r})\n"
-        "    time.sleep(600)\n"
-    )
-    base, head = fake_python(tmp_path, "old"), fake_python(tmp_path, "new", does=waits)
+    base, (head, pids) = fake_python(tmp_path, "old"), waiting_python(tmp_path, "new")
     sides = ["--base", str(base), "--head", str(head)]
     command = [sys.executable, "-m", "pytest_dtdispatch", "ab", *sides, "--keep", str(path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_for(marker.exists)
+    wait_for(pids.exists)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     if number == signal.SIGINT:
@@ -169,16 +161,7 @@ def test_killed_run_keeps_its_runs(tmp_path: Path, number: signal.Signals) -> No
         assert err.endswith("dtdispatch: interrupted\n")
         assert "Traceback" not in err
     assert len([*path.glob("*/*.json")]) == 1
-    for pid in map(int, marker.read_text().split()):
-        wait_for(partial(is_gone, pid))
-
-
-def is_gone(pid: int) -> bool:
-    """Return whether a process has ended; zombies count as ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    wait_for_end(pids)
 
 
 # Counts and instructions

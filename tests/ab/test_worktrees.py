@@ -18,8 +18,7 @@ from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, work
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.run import ReportedRun, saved_text
-from tests.ab.fakes import calls, fake_python, wait_for
-from tests.ab.test_ab import is_gone
+from tests.ab.fakes import calls, fake_python, wait_for, wait_for_end, waiting_python
 from tests.ci.pull_requests import commit, git
 
 
@@ -186,26 +185,18 @@ def test_next_run_removes_leftovers_of_killed_runs(temporary_folders: Path) -> N
 def test_killed_run_leaves_no_process_and_no_worktree(
     repository: Path, tmp_path: Path, temporary_folders: Path, number: int
 ) -> None:
-    marker = tmp_path / "pids"
-    waits = (
-        "import subprocess\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(marker)!r} + '.part', 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        f"os.replace({str(marker)!r} + '.part', {str(marker)!r})\n"
-        "time.sleep(600)\n"
-    )
+    python, pids = waiting_python(tmp_path, "waits")
     revisions = ["--base-rev", "HEAD", "--head-rev", "HEAD", "--pairs", "4"]
     words = [sys.executable, "-m", "pytest_dtdispatch", "ab", *revisions, "--base"]
     process = subprocess.Popen(
-        [*words, fake_python(tmp_path, "waits", does=waits)],
+        [*words, python],
         stderr=subprocess.DEVNULL,
         preexec_fn=partial(signal.signal, signal.SIGQUIT, signal.SIG_DFL),  # background jobs ignore it
     )
-    wait_for(marker.exists)
+    wait_for(pids.exists)
     process.send_signal(number)
     process.wait(60)
-    for pid in map(int, marker.read_text().split()):
-        wait_for(lambda pid=pid: is_gone(pid))  # type: ignore[misc]
+    wait_for_end(pids)
     assert list(leftovers(temporary_folders))
     assert main(["ab", *revisions, "--base", str(fake_python(tmp_path, "python"))]) == 0
     assert not list(leftovers(temporary_folders))
