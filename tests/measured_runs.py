@@ -7,6 +7,10 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_dtdispatch import StepWatch
+from pytest_dtdispatch.budget.measure import run_and_measure_budget
+from pytest_dtdispatch.comparing.measure import run_and_measure_variants
+from pytest_dtdispatch.comparing.model import Variants
 from pytest_dtdispatch.core.checks import Setup
 from pytest_dtdispatch.core.measurement import Figures
 from pytest_dtdispatch.core.store import ResultStore
@@ -14,10 +18,14 @@ from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.replay.repeat import run_and_measure_call
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.timing import no_op
+from pytest_dtdispatch.steps.measure import run_and_count
+from pytest_dtdispatch.steps.model import StepCalls
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Make = Callable[..., Any]
+Step = Callable[[], Any]
 FEW = Plan(2, 3)
+QUICK = Plan(rounds=2, max_time_s=0.1)
 
 
 def measured_call(
@@ -34,6 +42,35 @@ def captured(body: Callable[[], Any], *ops: str, plan: Plan = FEW) -> ResultStor
     with SignatureCapture(results, plan, ops):
         body()
     return results
+
+
+def called(step: Step) -> None:
+    """Measure a step as a call."""
+    measured_call(step, plan=QUICK)
+
+
+def counted(step: Step) -> None:
+    """Count eight steps."""
+    run_and_count(StepCalls("step", step, 3, 5))
+
+
+def watched(step: Step) -> None:
+    """Watch a loop of eight steps."""
+    with StepWatch(list[str]().append) as watch:
+        for _ in range(8):
+            step()
+            watch.step()
+
+
+def budgeted(step: Step) -> None:
+    """Measure the budget of a step."""
+    run_and_measure_budget(step, 2, 4, "step")
+
+
+def compared(step: Step) -> None:
+    """Compare a step with a no-op."""
+    variants = Variants("it", {"one": step, "other": no_op}, equal=lambda first, other: True)
+    run_and_measure_variants(variants, ShardingCaches(), QUICK)
 
 
 class NamingMode(TorchDispatchMode):

@@ -11,45 +11,16 @@ from torch._dynamo.testing import CompileCounter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from pytest_dtdispatch import StepWatch
-from pytest_dtdispatch.budget.measure import run_and_measure_budget
-from pytest_dtdispatch.comparing.measure import run_and_measure_variants
-from pytest_dtdispatch.comparing.model import Variants
-from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.steps.measure import run_and_count
-from pytest_dtdispatch.steps.model import StepCalls
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measured_runs import captured
+from tests.measured_runs import Step, budgeted, captured, compared, counted, watched
 from tests.probes import compiles_once_under_a_mode, needs_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
 
-Step = Callable[[], Any]
 Measure = Callable[[Step], object]
 
 
 def in_a_capture(step: Step) -> None:
     captured(lambda: [step() for _ in range(8)])
-
-
-def counted(step: Step) -> None:
-    run_and_count(StepCalls("step", step, 3, 5))
-
-
-def watched(step: Step) -> None:
-    with StepWatch(list[str]().append) as watch:
-        for _ in range(8):
-            step()
-            watch.step()
-
-
-def budgeted(step: Step) -> None:
-    run_and_measure_budget(step, 2, 4, "step")
-
-
-def compared(step: Step) -> None:
-    variants = Variants("it", {"one": step, "other": lambda: None}, equal=lambda first, other: True)
-    run_and_measure_variants(variants, ShardingCaches(), Plan(rounds=3, max_time_s=0.1))
 
 
 @pytest.mark.parametrize("measure", [in_a_capture, counted, watched, budgeted])

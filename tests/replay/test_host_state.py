@@ -11,51 +11,38 @@ import torch
 
 from pytest_dtdispatch.comparing.measure import run_and_measure_variants
 from pytest_dtdispatch.comparing.model import Variants
-from pytest_dtdispatch.replay.repeat import run_and_measure_call
 from pytest_dtdispatch.replay.states import containers_in, refill
-from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measured_runs import QUICK, Step, called, compared
 
 pytestmark = pytest.mark.torch
 
-Call = Callable[[], Any]
-PLAN = Plan(rounds=2, max_time_s=0.1)
+
+def compared_with_itself(fn: Step) -> None:
+    run_and_measure_variants(Variants("it", {"one": fn, "other": fn}), ShardingCaches(), QUICK)
 
 
-def called(fn: Call) -> None:
-    run_and_measure_call(fn, (), None, ShardingCaches(), PLAN)
-
-
-def compared(fn: Call) -> None:
-    variants = Variants("it", {"one": fn, "other": lambda: None}, equal=lambda first, other: True)
-    run_and_measure_variants(variants, ShardingCaches(), PLAN)
-
-
-def compared_with_itself(fn: Call) -> None:
-    run_and_measure_variants(Variants("it", {"one": fn, "other": fn}), ShardingCaches(), PLAN)
-
-
-def of_python() -> Call:
+def of_python() -> Step:
     random.seed(1)
     return random.random
 
 
-def of_python_object() -> Call:
+def of_python_object() -> Step:
     return random.Random(1).random
 
 
-def of_numpy() -> Call:
+def of_numpy() -> Step:
     numpy = pytest.importorskip("numpy")
     numpy.random.seed(1)
     return numpy.random.rand  # type: ignore[no-any-return]
 
 
-def of_numpy_gaussian() -> Call:
+def of_numpy_gaussian() -> Step:
     numpy = pytest.importorskip("numpy")
     return numpy.random.RandomState(1).randn  # type: ignore[no-any-return]
 
 
-def of_numpy_object() -> Call:
+def of_numpy_object() -> Step:
     return pytest.importorskip("numpy").random.default_rng(1).random  # type: ignore[no-any-return]
 
 
@@ -65,7 +52,7 @@ GENERATORS = [of_python, of_numpy, *(pytest.param(each, marks=pytest.mark.long) 
 
 @pytest.mark.parametrize("measure", [called, pytest.param(compared_with_itself, marks=pytest.mark.long)])
 @pytest.mark.parametrize("create", GENERATORS)
-def test_generator_advances_once(create: Callable[[], Call], measure: Callable[[Call], None]) -> None:
+def test_generator_advances_once(create: Callable[[], Step], measure: Callable[[Step], None]) -> None:
     draw = create()
     draw()
     expected = draw()
@@ -87,7 +74,7 @@ def _advanced() -> torch.Generator:
     return generator
 
 
-def lbfgs() -> tuple[Call, Call]:
+def lbfgs() -> tuple[Step, Step]:
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.rand(4))
     optimizer = torch.optim.LBFGS([weight], max_iter=3)
@@ -101,7 +88,7 @@ def lbfgs() -> tuple[Call, Call]:
     return lambda: optimizer.step(closure), lambda: (weight, optimizer.state_dict())
 
 
-def scheduled() -> tuple[Call, Call]:
+def scheduled() -> tuple[Step, Step]:
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.rand(4))
     optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.9)
@@ -130,7 +117,7 @@ class Recording(torch.optim.SGD):
         return super().step(closure)
 
 
-def custom() -> tuple[Call, Call]:
+def custom() -> tuple[Step, Step]:
     weight = torch.nn.Parameter(torch.ones(4))
     optimizer = Recording([weight])
 
@@ -146,7 +133,7 @@ def custom() -> tuple[Call, Call]:
     "create", [lbfgs, *(pytest.param(each, marks=pytest.mark.long) for each in (scheduled, custom))]
 )
 def test_optimizer_has_the_state_of_one_step(
-    create: Callable[[], tuple[Call, Call]], measure: Callable[[Call], None]
+    create: Callable[[], tuple[Step, Step]], measure: Callable[[Step], None]
 ) -> None:
     step, state = create()
     step()

@@ -8,18 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dtdispatch import StepWatch, TimeCaptureMode
-from pytest_dtdispatch.budget.measure import run_and_measure_budget
-from pytest_dtdispatch.replay.repeat import run_and_measure_call
-from pytest_dtdispatch.rounds.plan import Plan
-from pytest_dtdispatch.steps.measure import run_and_count
-from pytest_dtdispatch.steps.model import StepCalls
-from pytest_dtdispatch.torchapi.propagator import ShardingCaches
-from tests.measured_runs import NamingMode, captured
+from pytest_dtdispatch import TimeCaptureMode
+from tests.measured_runs import NamingMode, Step, budgeted, called, captured, counted, watched
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-Step = Callable[[], Any]
 SOURCE = torch.arange(4.0)
 
 
@@ -52,25 +45,6 @@ CREATORS: dict[str, Step] = {
     "_make_subclass": lambda: torch.Tensor._make_subclass(Inheriting, SOURCE),
     "parameter": lambda: Marked(SOURCE),
 }
-
-
-def counted(step: Step) -> None:
-    run_and_count(StepCalls("step", step, 2, 2))
-
-
-def budgeted(step: Step) -> None:
-    run_and_measure_budget(step, 1, 2, "step")
-
-
-def called(step: Step) -> None:
-    run_and_measure_call(step, (), None, ShardingCaches(), Plan(rounds=1, max_time_s=0.1))
-
-
-def watched(step: Step) -> None:
-    with StepWatch(list[str]().append) as watch:
-        for _ in range(4):
-            step()
-            watch.step()
 
 
 def timed(step: Step) -> None:
