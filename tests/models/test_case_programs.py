@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plugin_runs import measure, run, text_of
+from pytest_dtdispatch.steps.model import Steady, Steps
+from tests.plugin_runs import MEASURED, judged, measure, run
 from tests.probes import fused_adamw_leaks_specs, is_replanned_for_scalar_value, on_a_fake_mesh
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("young_heap")]
@@ -112,20 +113,26 @@ def test_blocks_on_local_tensors_compute_the_same(pytester: pytest.Pytester) -> 
     run(pytester, passed=1)
 
 
+def counted(pytester: pytest.Pytester, program: str) -> dict[str, Steps]:
+    """Count the steps of a program; return them by name."""
+    pytester.makepyfile(program)
+    results = judged(pytester, *MEASURED, passed=1).run.each_result()
+    return {result.name: result for kind, _, result in results if kind == Steps.kind}
+
+
 def test_growing_cache_misses_and_filled_cache_hits(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_decode=DECODE)
-    text = " ".join(text_of(measure(pytester, passed=1)).split())
-    assert "misses, grows" in text
-    assert "cat, transpose, expand, and 4 more missed in each step" in text
-    assert "steady" in text
+    steps = counted(pytester, DECODE)
+    assert all(each.missed for each in steps["grows"].steps)
+    assert {"cat", "transpose", "expand"} < {miss.op.partition(".")[0] for miss in steps["grows"].missed}
+    assert steps["fills"].misses == 0
 
 
 @pytest.mark.skipif(on_a_fake_mesh(is_replanned_for_scalar_value), reason="this torch plans for each value")
 def test_changing_list_misses(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_experts=EXPERTS)
-    text = " ".join(text_of(measure(pytester, passed=1)).split())
-    assert "steady after 9 shapes" in text
-    assert "length of self 5, was 16 at another position" in text
+    steps = counted(pytester, EXPERTS)
+    assert steps["foreach"].steady_after == Steady(9, 8)
+    assert "length of self" in {miss.cause for miss in steps["foreach"].missed}
+    assert steps["for-loop"].misses == 0
 
 
 @pytest.mark.skipif(on_a_fake_mesh(fused_adamw_leaks_specs), reason="this torch leaks specs")
