@@ -18,8 +18,9 @@ from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.replay.repeat import run_and_measure_call
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.timing import no_op
+from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.measure import run_and_count
-from pytest_dtdispatch.steps.model import StepCalls
+from pytest_dtdispatch.steps.model import StepCalls, StepCounts
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 Make = Callable[..., Any]
@@ -52,6 +53,13 @@ def called(step: Step) -> None:
 def counted(step: Step) -> None:
     """Count eight steps."""
     run_and_count(StepCalls("step", step, 3, 5))
+
+
+def counts_of(step: Step) -> StepCounts:
+    """Run a step once, and return its counts."""
+    with StepCounter() as counter:
+        step()
+        return counter.lap()
 
 
 def watched(step: Step) -> None:

@@ -14,10 +14,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.meshes.groups import fake_mesh
-from pytest_dtdispatch.steps.counter import StepCounter
-from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, GroupDims
 from pytest_dtdispatch.torchapi.observe import optional_module
+from tests.measured_runs import counts_of
 
 pytestmark = [pytest.mark.torch]
 
@@ -28,12 +27,6 @@ class Ran(NamedTuple):
     dtype: str
     mesh_dim: str
     group: str
-
-
-def counts_of(step: Callable[[], object]) -> StepCounts:
-    with StepCounter() as counter:
-        step()
-        return counter.lap()
 
 
 def ran_in(step: Callable[[], object]) -> list[Ran]:

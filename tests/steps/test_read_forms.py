@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.events import Read
-from pytest_dtdispatch.steps.model import StepCounts
+from tests.measured_runs import counts_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
 
@@ -218,16 +218,10 @@ ON_DTENSORS: dict[str, tuple[int, int, Callable[[Sharded], Any]]] = {
 }
 
 
-def counted(step: Callable[[], Any]) -> StepCounts:
-    with StepCounter() as counter:
-        step()
-        return counter.lap()
-
-
 @pytest.mark.parametrize("name", PLAIN)
 def test_each_wait_is_one_read(name: str) -> None:
     expected, step = PLAIN[name]
-    assert len(counted(step).reads) == expected
+    assert len(counts_of(step).reads) == expected
 
 
 @pytest.mark.parametrize(
@@ -240,7 +234,7 @@ def test_each_wait_is_one_read(name: str) -> None:
 )
 def test_read_has_the_name_of_its_function_and_its_line(name: str, op: str) -> None:
     _, step = PLAIN[name]
-    [event] = counted(lambda: step()).events
+    [event] = counts_of(lambda: step()).events
     assert isinstance(event, Read)
     assert (event.op, event.is_partial) == (op, False)
     assert event.place is not None
@@ -254,7 +248,7 @@ def test_reads_of_shares_are_partial(name: str, mesh: DeviceMesh) -> None:
     number = DTensor.from_local(torch.ones(()), mesh, [Replicate()])
     of = Sharded(total, number, distribute_tensor(torch.rand(8, 8), mesh, [Shard(0)]))
     reads, shares, step = ON_DTENSORS[name]
-    found = counted(lambda: step(of)).reads
+    found = counts_of(lambda: step(of)).reads
     assert (len(found), sum(read.is_partial for read in found)) == (reads, shares)
 
 
@@ -316,7 +310,7 @@ def stepping(name: str, options: dict[str, Any], parameters: list[nn.Parameter])
 @pytest.mark.parametrize(("name", "options", "expected"), OPTIMIZERS)
 def test_optimizers_of_tensors_read_as_expected(name: str, options: dict[str, Any], expected: int) -> None:
     step = stepping(name, options, [nn.Parameter(torch.ones(size)) for size in (4, 6)])
-    assert [len(counted(step).reads) for _ in range(2)] == [expected] * 2
+    assert [len(counts_of(step).reads) for _ in range(2)] == [expected] * 2
 
 
 # A fake tensor on a GPU cannot run the steps of ASGD and Rprop without `foreach`.
@@ -347,7 +341,7 @@ def test_optimizers_of_dtensors_read_as_often(
         step()
     except RuntimeError as error:
         pytest.skip(f"this torch raises: {error}")
-    assert [len(counted(step).reads) for _ in range(2)] == [expected] * 2
+    assert [len(counts_of(step).reads) for _ in range(2)] == [expected] * 2
 
 
 def test_nested_counter_observes_for_the_outer_one() -> None:
@@ -356,7 +350,7 @@ def test_nested_counter_observes_for_the_outer_one() -> None:
             pass
     except RuntimeError:
         pytest.skip("this torch accepts one kernel in Python for an op")
-    assert len(counted(before_nested_counter).reads) == 1
+    assert len(counts_of(before_nested_counter).reads) == 1
 
 
 def test_step_counters_are_on_the_host() -> None:
@@ -365,7 +359,7 @@ def test_step_counters_are_on_the_host() -> None:
     adam, asgd = torch.optim.AdamW([parameter]), torch.optim.ASGD([parameter])
     for optimizer in (adam, asgd):
         optimizer.step()
-    counts = counted(lambda: [int(each.state[parameter]["step"]) for each in (adam, asgd)])
+    counts = counts_of(lambda: [int(each.state[parameter]["step"]) for each in (adam, asgd)])
     assert len(counts.reads) == 1
 
 
@@ -382,7 +376,7 @@ class OnDevice(torch.optim.Optimizer):
 
 def test_counters_of_other_optimizers_are_read() -> None:
     optimizer = OnDevice([nn.Parameter(torch.ones(size)) for size in (4, 6)])
-    assert [len(counted(optimizer.step).reads) for _ in range(2)] == [2, 2]
+    assert [len(counts_of(optimizer.step).reads) for _ in range(2)] == [2, 2]
 
 
 def test_lbfgs_reads_six_values() -> None:
@@ -396,7 +390,7 @@ def test_lbfgs_reads_six_values() -> None:
         loss.backward()  # type: ignore[union-attr]
         return loss
 
-    assert len(counted(lambda: optimizer.step(closure)).reads) == 6
+    assert len(counts_of(lambda: optimizer.step(closure)).reads) == 6
 
 
 def test_sparse_gradients_are_read_once() -> None:
@@ -407,7 +401,7 @@ def test_sparse_gradients_are_read_once() -> None:
         parameter.grad = SPARSE.clone().unsqueeze(1)
         optimizer.step()
 
-    assert len(counted(step).reads) == 1
+    assert len(counts_of(step).reads) == 1
 
 
 def test_muon_reads_nothing() -> None:
@@ -416,7 +410,7 @@ def test_muon_reads_nothing() -> None:
     parameter = nn.Parameter(torch.ones(4, 2))
     parameter.grad = torch.ones(4, 2)
     optimizer = torch.optim.Muon([parameter])
-    assert counted(lambda: optimizer.step()).reads == ()
+    assert counts_of(lambda: optimizer.step()).reads == ()
 
 
 def test_every_read_in_four_threads_is_partial(mesh: DeviceMesh) -> None:
@@ -429,7 +423,7 @@ def test_every_read_in_four_threads_is_partial(mesh: DeviceMesh) -> None:
         for thread in threads:
             thread.join()
 
-    reads = counted(step).reads
+    reads = counts_of(step).reads
     assert (len(reads), sum(read.is_partial for read in reads)) == (400, 400)
 
 

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_dtdispatch.core.events import Phase
 from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
-from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
+from tests.measured_runs import counts_of
 from tests.probes import FSDP_WITHOUT_CUDA, needs
 
 pytestmark = pytest.mark.torch
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.torch
 X = torch.arange(64.0).reshape(8, 8)
 MASK, NUMBER = X > 32, torch.tensor(3)
 Make = Callable[..., DTensor]
-
-
-def counted(step: Callable[[], Any]) -> StepCounts:
-    with StepCounter() as counter:
-        step()
-        return counter.lap()
 
 
 def test_reads_equal_those_observed_by_a_mode() -> None:
@@ -47,26 +41,26 @@ def test_reads_equal_those_observed_by_a_mode() -> None:
 
     with Seen() as seen:  # type: ignore[no-untyped-call]
         step()
-    assert len(counted(step).reads) == seen.count == 8
+    assert len(counts_of(step).reads) == seen.count == 8
 
 
 def test_read_of_partial_dtensor_is_marked(shard: Make) -> None:
     total: Any = shard(8, 8).sum()
     before = total.item()
-    [partial] = counted(lambda: total.item()).reads
+    [partial] = counts_of(lambda: total.item()).reads
     assert partial.is_partial
     assert (partial.tensor, partial.placements) == ("f32[]", ("P",))
     assert total.item() == before
-    [reduced] = counted(lambda: total.full_tensor().item()).reads
+    [reduced] = counts_of(lambda: total.full_tensor().item()).reads
     assert not reduced.is_partial
-    [compared] = counted(lambda: torch.equal(total, total)).reads
+    [compared] = counts_of(lambda: torch.equal(total, total)).reads
     assert (compared.op, compared.is_partial) == ("equal", False), "torch reduces the value first"
 
 
 def test_reading_a_dtensor_changes_no_other_count(shard: Make) -> None:
     total = shard(8, 8).sum()
     total.item()
-    counts = counted(lambda: [total.item() for _ in range(3)])
+    counts = counts_of(lambda: [total.item() for _ in range(3)])
     assert (counts.hits + counts.unpropagated, counts.misses, len(counts.reads)) == (3, 0, 3)
 
 
@@ -78,7 +72,7 @@ def test_reads_by_torch_or_us_are_not_counted(shard: Make) -> None:
         assert a.device_mesh.get_coordinate()
 
     ShardingCaches().clear_all()
-    counts = counted(step)
+    counts = counts_of(step)
     assert (counts.misses, counts.reads) == (1, ())
 
 
@@ -95,7 +89,7 @@ def test_clipped_step_under_fsdp_has_no_reads(mesh: DeviceMesh) -> None:
         stepping.zero_grad()
 
     step()
-    assert counted(step).reads == ()
+    assert counts_of(step).reads == ()
 
 
 class PassingOn(TorchDispatchMode):
@@ -140,7 +134,7 @@ def test_reads_have_module_and_phase() -> None:
         model(X).sum().backward()
 
     step()
-    in_forward, in_hook = counted(step).reads
+    in_forward, in_hook = counts_of(step).reads
     assert in_forward.place is not None
     assert in_hook.place is not None
     assert (in_forward.place.module, in_forward.place.phase) == ("1", Phase.FORWARD)
@@ -160,7 +154,7 @@ def test_compiled_graph_reads_at_its_calling_line(backend: str) -> None:
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         step()
-        [read] = counted(step).reads
+        [read] = counts_of(step).reads
     assert read.place is not None
     assert (read.place.line, read.place.module) == (step.__code__.co_firstlineno + 1, "")
     torch.compiler.reset()
@@ -173,7 +167,7 @@ def test_number_that_a_graph_returns_is_read_once(backend: str) -> None:
     compiled = torch.compile(lambda x: x.sum().item(), backend=backend, fullgraph=True)
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         compiled(X)
-        [read] = counted(lambda: compiled(X)).reads
+        [read] = counts_of(lambda: compiled(X)).reads
     assert (read.op, read.tensor) == ("item", "f32[]")
     torch.compiler.reset()
 
@@ -185,7 +179,7 @@ def test_read_at_graph_break_has_its_line() -> None:
     compiled = torch.compile(function, backend="eager")
     compiled(X)
 
-    [read] = counted(lambda: compiled(X)).reads
+    [read] = counts_of(lambda: compiled(X)).reads
     assert read.place is not None
     assert read.place.line == function.__code__.co_firstlineno
     torch.compiler.reset()
@@ -211,7 +205,7 @@ def test_read_that_outlasts_counting_leaves_no_handler(shard: Make) -> None:
 
 
 def test_all_patches_are_removed() -> None:
-    counted(NUMBER.item)
+    counts_of(NUMBER.item)
     assert "tolist" not in vars(torch.Tensor)
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
     assert torch.ops.aten._local_scalar_dense.default not in handlers
