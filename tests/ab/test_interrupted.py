@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from pytest_dtdispatch.ab.process import Arm
-from pytest_dtdispatch.ab.rule import default_rule
-from pytest_dtdispatch.ab.run import Request, Runner, judge_runs
+from pytest_dtdispatch.ab.rule import DEFAULT_RULES
+from pytest_dtdispatch.ab.run import Runner, judge_runs
 from pytest_dtdispatch.ab.values import Metric
+from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, TIME, Samples, State
 from pytest_dtdispatch.core.verdicts import Verdict
 from pytest_dtdispatch.report.run import ReportedRun, Turn
@@ -41,7 +42,7 @@ def interrupted(metric: Metric, *ran: str) -> dict[str, list[ReportedRun]]:
 
 def verdicts(metric: Metric, *ran: str) -> dict[str, str]:
     runs = interrupted(metric, *ran)
-    judged = judge_runs(runs["base"], runs["head"], default_rule(metric))
+    judged = judge_runs(runs["base"], runs["head"], DEFAULT_RULES[metric])
     return {one.row.label: str(one.verdict) for one in judged.verdicts}
 
 
@@ -72,12 +73,12 @@ def test_unproved_hits_of_a_killed_process_are_not_missing() -> None:
     """A process that was killed between counting and proving hits leaves counts."""
     runs = {side: [*of_side] for side, of_side in interrupted(Metric.COUNTS, *both(1)).items()}
     runs["base"].append(proofs({"t.py::test::equal::never_hits": 0}))
-    judged = judge_runs(runs["base"], runs["head"], default_rule(Metric.COUNTS))
+    judged = judge_runs(runs["base"], runs["head"], DEFAULT_RULES[Metric.COUNTS])
     assert {one.row.state: one.verdict for one in judged.verdicts if one.row.label == "equal"} == {
         "n": Verdict.PASSED
     }
     runs["head"].append(proofs({"t.py::test::equal::never_hits": 1}))
-    judged = judge_runs(runs["base"], runs["head"], default_rule(Metric.COUNTS))
+    judged = judge_runs(runs["base"], runs["head"], DEFAULT_RULES[Metric.COUNTS])
     assert {one.row.state: one.verdict for one in judged.verdicts if one.row.label == "equal"} == {
         "n": Verdict.PASSED,
         "never_hits": Verdict.REGRESSED,
@@ -107,16 +108,14 @@ def test_instructions_announce_their_processes(
 ) -> None:
     """The number of processes comes before the first one, and the time that is left after it."""
     printed = []
+    python = str(fake_python(tmp_path, "python"))
 
     def sample(runner: Runner, arm: Arm, number: int) -> list[ReportedRun]:
         printed.append(capsys.readouterr().err)
         return interrupted(Metric.INSTRUCTIONS, "base")["base"]
 
     monkeypatch.setattr(Runner, "sample", sample)
-    arms = {side: Arm(side, "python", tmp_path) for side in ("base", "head")}
-    Runner(
-        Request({"base": "old", "head": "new"}, rule=default_rule(Metric.INSTRUCTIONS)), arms, tmp_path
-    ).run_pairs()
+    assert main(["ab", "--metric", "instructions", "--base", python, "--head", python]) == 0
     assert printed == [
         "2 processes count instructions, and up to 6 more if a row differs\nprocess 1 of 2 (base)\n",
         "process 2 of 2 (head), about 61 s left\n",

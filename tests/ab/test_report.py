@@ -116,6 +116,12 @@ def test_no_run_of_counts_is_ignored() -> None:
         assert [len(samples) for samples in judged.sides.values()] == [2, 1]
 
 
+def test_process_without_a_partner_is_left_out() -> None:
+    base, head = alternating(processes(), processes(1.2))
+    judged = judge_runs([*base, replace(base[-1], control={"add": 5})], head, Rule())
+    assert judged == judge_runs(base, head, Rule())
+
+
 def test_row_absent_from_some_processes_has_a_reason() -> None:
     base, head = alternating(processes(), [run_of("time"), *processes()[:4]])
     judged = judge_runs(base, head, Rule())

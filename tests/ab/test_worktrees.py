@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtdispatch.ab import worktrees as ab_worktrees
 from pytest_dtdispatch.ab.checkout import Checkout
-from pytest_dtdispatch.ab.process import Arm, Probed, probe
+from pytest_dtdispatch.ab.process import Arm, probe
 from pytest_dtdispatch.ab.worktrees import import_from_checkout, workspace, worktrees
 from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
@@ -29,7 +30,7 @@ def arm(tmp_path: Path) -> Arm:
         (tmp_path / folder).mkdir(parents=True)
     top = tmp_path / "worktree"
     checkout = Checkout(str(top), (str(tmp_path / "repository"), str(tmp_path / "repository/wt/other")))
-    return Arm("base", sys.executable, top, checkout=checkout)
+    return Arm("base", sys.executable, top, tmp_path, checkout=checkout)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +46,12 @@ def arm(tmp_path: Path) -> Arm:
 def test_import_path_is_mapped_to_the_worktree(
     arm: Arm, tmp_path: Path, path: list[str], mapped: list[str]
 ) -> None:
-    probed = Probed([str(tmp_path / each) for each in path], [])
     top = tmp_path / "worktree"
     assert arm.checkout
-    found = import_from_checkout(arm, arm.checkout, top, probed, tmp_path, installs=False)
-    assert found.import_path == (*(top / each for each in mapped), top)
+    probed = replace(arm, path=tuple(str(tmp_path / each) for each in path))
+    found = import_from_checkout(probed, replace(arm.checkout, project=str(top)), installs=False)
     assert found.checkout
-    assert found.checkout.import_path == tuple(map(str, found.import_path))
+    assert found.checkout.import_path == (*(str(top / each) for each in mapped), str(top))
 
 
 def test_path_of_an_interpreter_has_editable_installs(
@@ -64,9 +64,9 @@ def test_path_of_an_interpreter_has_editable_installs(
     (tmp_path / "torch.py").write_text("__version__, version = '2.13.0', None")
     (tmp_path / "sitecustomize.py").write_text("import __editable___one_finder")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = probe(Arm("base", sys.executable, tmp_path), tmp_path).path
+    found = probe(Arm("base", sys.executable, tmp_path, tmp_path)).path
     assert found[0] == str(tmp_path)
-    assert found[-2:] == [f"{tmp_path}/libs", f"{tmp_path}/src"]
+    assert found[-2:] == (f"{tmp_path}/libs", f"{tmp_path}/src")
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_built_or_installed_commit_gets_a_worktree(
     (repository / name).parent.mkdir(parents=True, exist_ok=True)
     (repository / name).touch()
     with worktrees({"base": "HEAD"}, repository, tmp_path, installs) as found:
-        assert found["base"][1].others == (str(repository),)
+        assert found["base"].others == (str(repository),)
     assert git(repository, "worktree", "list").count("\n") == 1
 
 
@@ -114,10 +114,7 @@ def test_failed_install_names_its_cause(arm: Arm, tmp_path: Path) -> None:
     with pytest.raises(DtDispatchError, match=f"--install: No module named pip: {words}"):
         import_from_checkout(
             replace(arm, python=str(python)),
-            arm.checkout,
-            project / "src",
-            Probed([], []),
-            tmp_path,
+            replace(arm.checkout, project=str(project / "src")),
             installs=True,
         )
 
@@ -161,6 +158,23 @@ def test_report_names_commit_and_folder_of_each_side(
     assert base.endswith("/base")
     assert head.startswith("head: ")
     assert head.endswith("/head")
+
+
+def test_interrupt_of_the_cleanup_keeps_the_verdicts(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git_of_worktrees = ab_worktrees._git
+
+    def interrupted(project: Path, *words: str, option: str = "") -> str:
+        if words[:2] == ("worktree", "remove"):
+            signal.raise_signal(signal.SIGINT)
+        return git_of_worktrees(project, *words, option=option)
+
+    monkeypatch.setattr(ab_worktrees, "_git", interrupted)
+    python = str(fake_python(tmp_path, "python"))
+    assert main(["ab", "--base", python, "--base-rev", "HEAD", "--head-rev", "HEAD", "--", "t.py"]) == 130
+    assert "2 rows: 2 passed" in capsys.readouterr().out
+    assert git(repository, "worktree", "list").count("\n") == 1
 
 
 def leftovers(folder: Path) -> Iterator[str]:

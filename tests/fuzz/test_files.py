@@ -206,7 +206,7 @@ def test_saved_sides_are_judged_or_refused(
             (folder / side / f"{name}.json").write_text(json.dumps(content), "utf-8", "surrogatepass")
     try:
         saved = read_folder(folder)
-        status = exit_status(judge_runs(saved.base, saved.head, Rule()))
+        status = exit_status(judge_runs(saved["base"], saved["head"], Rule()))
     except DtDispatchError as error:
         assert_one_line(error)
         return

@@ -27,6 +27,7 @@ class Checkout:
         import_path: folders of the worktree that modules are imported from.
         installed: folder into which its commit was installed; empty if it was not.
         commit: full id of its commit.
+        project: counterpart of the folder in which the run was started.
     """
 
     top: str
@@ -34,11 +35,12 @@ class Checkout:
     import_path: tuple[str, ...] = ()
     installed: str = ""
     commit: str = ""
+    project: str = ""
 
     def import_folders(self, modules: Mapping[str, str]) -> list[str]:
         """Return the folders of the checkout from which these modules (name: file) were imported."""
-        found = ((name, os.path.realpath(file)) for name, file in modules.items())
-        return sorted({str(_root(name, Path(file))) for name, file in found if self._is_own(file)})
+        found = ((name, Path(os.path.realpath(file))) for name, file in modules.items())
+        return sorted({str(_root(name, file)) for name, file in found if self._is_own(file)})
 
     def refusal(self, modules: Mapping[str, str]) -> str:
         """Return an error for the first module of the repository from elsewhere; empty if there is none."""
@@ -53,18 +55,18 @@ class Checkout:
 
     def is_foreign(self, name: str, file: str) -> bool:
         """Return whether a module belongs to the repository but was not imported from this checkout."""
-        real = os.path.realpath(file)
+        real = Path(os.path.realpath(file))
         if self._is_own(real):
             return False
-        if any(_is_below(real, other) and not _is_of_interpreter(real, other) for other in self.others):
+        if any(real.is_relative_to(each) and not _is_of_interpreter(real, each) for each in self.others):
             return True
         last = name.rpartition(".")[2]
         if name.partition(".")[0] in sys.stdlib_module_names or last == "conftest" or last[:5] == "test_":
             return False  # tests are identified only by path
         return any(_has_module(folder, name) for folder in self._package_folders)
 
-    def _is_own(self, file: str) -> bool:
-        return any(_is_below(file, each) for each in (self.top, self.installed) if each)
+    def _is_own(self, file: Path) -> bool:
+        return any(file.is_relative_to(each) for each in (self.top, self.installed) if each)
 
     @cached_property
     def _package_folders(self) -> tuple[Path, ...]:
@@ -93,8 +95,9 @@ class InstalledFinder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Find a module, except namespace packages, which may have parts elsewhere."""
-        folders = [self._folder] if path is None else [each for each in path if _is_below(each, self._folder)]
-        spec = PathFinder.find_spec(name, folders, target)
+        folders = [self._folder] if path is None else path
+        below = [each for each in folders if Path(each).is_relative_to(self._folder)]
+        spec = PathFinder.find_spec(name, below, target)
         return spec if spec and spec.loader else None
 
 
@@ -116,11 +119,7 @@ def _has_module(folder: Path, name: str) -> bool:
     return any((path / "__init__.py").is_file() or path.with_suffix(".py").is_file() for path in paths)
 
 
-def _is_below(file: str, folder: str) -> bool:
-    return file.startswith(folder.rstrip(os.sep) + os.sep)
-
-
-def _is_of_interpreter(file: str, folder: str) -> bool:
+def _is_of_interpreter(file: Path, folder: str) -> bool:
     """Return whether a file belongs to a Python environment inside a folder."""
-    prefixes = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
-    return any(_is_below(prefix, folder) and _is_below(file, prefix) for prefix in prefixes)
+    prefixes = [Path(os.path.realpath(prefix)) for prefix in (sys.prefix, sys.base_prefix)]
+    return any(prefix.is_relative_to(folder) and file.is_relative_to(prefix) for prefix in prefixes)

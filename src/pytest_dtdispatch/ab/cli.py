@@ -13,8 +13,8 @@ from typing import Any
 
 from pytest_dtdispatch.ab.process import stopping_handled_by
 from pytest_dtdispatch.ab.report import exit_status, judgement_of, pasted_text, run_document
-from pytest_dtdispatch.ab.rule import Rule, default_rule
-from pytest_dtdispatch.ab.run import SIDES, Request, judge_runs, measure_runs, read_folder
+from pytest_dtdispatch.ab.rule import DEFAULT_RULES, Rule
+from pytest_dtdispatch.ab.run import SIDES, Runner, judge_runs, read_folder
 from pytest_dtdispatch.ab.values import Metric, metric_of
 from pytest_dtdispatch.core.files import checked_target, write_atomic
 from pytest_dtdispatch.core.parsing import read_choice, read_count, read_decimal, read_file, read_seconds
@@ -149,24 +149,25 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         checked_target(output, FORMATS["json"].begins)
     if arguments:
         typed["arguments"] = tuple(arguments)
+    is_interrupted = False
     with stopping_handled_by(signal.default_int_handler):  # as Ctrl-C is
         if "judge" in typed:
             _refuse_measuring(typed)
-            saved = read_folder(typed["judge"])
-            metric = _metric_of(saved.base)
-            if metric == Metric.COUNTS and typed.get("metric") == Metric.TIME and saved.base[0].turn:
-                reason = "its runs of times have few samples, which prove hits: leave --metric time out"
-                raise DtDispatchError(f"--judge {typed['judge']}: {reason}")
-            rule = _rule(typed.get("metric", metric), typed)
+            runs = read_folder(typed["judge"])
+            rule = _rule_for_saved(runs["base"], typed)
         else:
-            request = _request(typed)
-            saved, rule = measure_runs(request), request.rule
-    if saved.is_interrupted and not (saved.base and saved.head):
-        raise KeyboardInterrupt
-    judged = judge_runs(saved.base, saved.head, rule)
+            runner = _runner(typed)
+            runs, rule = runner.runs, runner.rule
+            try:
+                runner.run()
+            except KeyboardInterrupt:
+                if not all(runs.values()):
+                    raise
+                is_interrupted = True
+    judged = judge_runs(runs["base"], runs["head"], rule)
     judgement = judgement_of(judged)
     if output is not None:
-        judged_head = ReportedRun(environment=saved.head[0].environment, gates=(judgement,))
+        judged_head = ReportedRun(environment=runs["head"][0].environment, gates=(judgement,))
         write_atomic(output, run_text(judged_head)[0])
     show(run_document(judged))
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -174,7 +175,7 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
             say(line)
     if adds_markdown:
         show(Document((Verbatim(("", *pasted_text(judged).splitlines())),)))
-    if saved.is_interrupted:
+    if is_interrupted:
         raise KeyboardInterrupt
     return exit_status(judged)
 
@@ -187,13 +188,18 @@ def _refuse_measuring(typed: dict[str, Any]) -> None:
         raise DtDispatchError(f"--judge {typed['judge']}: nothing is measured: leave {flag} out")
 
 
-def _metric_of(runs: Sequence[ReportedRun]) -> Metric:
-    """Return the metric of saved runs; runs of times beside counts prove which calls hit."""
-    found = {*map(metric_of, runs)}
-    return next(each for each in (Metric.COUNTS, Metric.INSTRUCTIONS, Metric.TIME) if each in found)
+def _rule_for_saved(base: Sequence[ReportedRun], typed: dict[str, Any]) -> Rule:
+    """Return the rule for saved runs, by their metric; runs of times beside counts prove which calls hit."""
+    found = {metric_of(run) for run in base}
+    metric = next(each for each in (Metric.COUNTS, Metric.INSTRUCTIONS, Metric.TIME) if each in found)
+    if metric == Metric.COUNTS and typed.get("metric") == Metric.TIME and base[0].turn:
+        reason = "its runs of times have few samples, which prove hits: leave --metric time out"
+        raise DtDispatchError(f"--judge {typed['judge']}: {reason}")
+    return _rule(typed.get("metric", metric), typed)
 
 
-def _request(typed: dict[str, Any]) -> Request:
+def _runner(typed: dict[str, Any]) -> Runner:
+    """Return the runner of a comparison that measures."""
     metric = typed.get("metric", Metric.TIME)
     rule = _rule(metric, typed)
     pythons = {side: typed[side] for side in SIDES if side in typed}
@@ -213,7 +219,7 @@ def _request(typed: dict[str, Any]) -> Request:
         )
     limit_s = typed.get("time_limit", 1800.0 if metric == Metric.INSTRUCTIONS else 300.0)
     arguments = typed.get("arguments", ())
-    return Request(pythons, revisions, arguments, rule, installs, typed.get("keep"), limit_s)
+    return Runner(pythons, revisions, arguments, rule, installs, typed.get("keep"), limit_s)
 
 
 def _rule(metric: Metric, typed: dict[str, Any]) -> Rule:
@@ -224,6 +230,6 @@ def _rule(metric: Metric, typed: dict[str, Any]) -> Rule:
             flag, metrics = f"--{name.partition('_')[0]}", " and ".join(RULE_OPTIONS[name])
             raise DtDispatchError(f"{flag} is for --metric {metrics}, and this compares {metric}")
     try:
-        return replace(default_rule(metric), **fields)
+        return replace(DEFAULT_RULES[metric], **fields)
     except ValueError as error:
         raise DtDispatchError(str(error)) from None

@@ -12,10 +12,10 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_dtdispatch.ab.checkout import Checkout
 from pytest_dtdispatch.core.plain_data import encode
@@ -23,7 +23,8 @@ from pytest_dtdispatch.core.text import TextEnum
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.report.run import ReportedRun, read_run
 
-# The import path includes folders of packages that setuptools installed editable through a finder.
+# The import path includes folders of packages that setuptools installed editable through a finder. Torch is
+# searched, because its import takes seconds.
 PROBE = """
 import importlib.metadata, importlib.util, json, sys, urllib.parse
 path = [folder for folder in sys.path if folder]
@@ -55,33 +56,30 @@ class Variable(TextEnum):
 
 @dataclass(frozen=True)
 class Arm:
-    """A side: interpreter and working folder of its processes."""
+    """A side: interpreter and folders of its processes.
 
-    name: str  # ``base`` or ``head``
+    Args:
+        name: ``base`` or ``head``.
+        python: interpreter.
+        folder: working folder of its processes.
+        workspace: folder for its logs and its saved run.
+        source: its commit, as typed and its id, and its interpreter.
+        checkout: worktree of its commit; None if interpreters are compared.
+        path: import path of the interpreter.
+        sources: local folders from which distributions of the interpreter were installed.
+    """
+
+    name: str
     python: str
     folder: Path
-    source: str = ""  # its commit, as typed and its id, and its interpreter
-    import_path: tuple[Path, ...] = ()  # prepended to the import path
-    checkout: Checkout | None = None  # worktree of its commit
+    workspace: Path
+    source: str = ""
+    checkout: Checkout | None = None
+    path: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} {self.python}"
-
-
-class Probed(NamedTuple):
-    """Report of an interpreter.
-
-    Args:
-        path: its import path.
-        sources: local folders from which its distributions were installed.
-        plugin: version of its pytest-dtdispatch; empty if it has none.
-        has_torch: whether it has torch.
-    """
-
-    path: list[str]
-    sources: list[str]
-    plugin: str = ""
-    has_torch: bool = True
 
 
 def interpreter(side: str, typed: str) -> str:
@@ -95,35 +93,37 @@ def interpreter(side: str, typed: str) -> str:
     return str(Path(found).absolute())
 
 
-def probe(arm: Arm, workspace: Path) -> Probed:
-    """Query the paths of an interpreter, and check its version of the plugin; importing torch takes seconds.
+def probe(arm: Arm) -> Arm:
+    """Return a side with the paths of its interpreter, whose version of the plugin is checked.
 
     Raises:
         DtDispatchError: it does not respond, or lacks torch or this version of the plugin.
     """
-    log = workspace / f"{arm.name}-probe.log"
+    log = arm.workspace / f"{arm.name}-probe.log"
     status = run_to_end(arm, ["-c", PROBE], {}, log, 120.0)
     if status is None:
         raise DtDispatchError(f"{arm}: did not respond within 120 s")
     lines, prefix = last_lines(log), "dtdispatch-probe "
     try:
         answer = "" if status else next(line for line in reversed(lines) if line.startswith(prefix))
-        probed = Probed(**json.loads(answer.removeprefix(prefix)))
-    except (StopIteration, ValueError, TypeError):
+        found = json.loads(answer.removeprefix(prefix))
+        plugin, has_torch = found["plugin"], found["has_torch"]
+        arm = replace(arm, path=tuple(found["path"]), sources=tuple(found["sources"]))
+    except (StopIteration, ValueError, TypeError, KeyError):
         how = lines[-1][:MAX_LINE_LENGTH] if lines else f"exit status {status} without output"
         raise DtDispatchError(f"{arm}: is not a working Python interpreter: {how}") from None
     ours = version("pytest-dtdispatch")
-    if probed.plugin != ours:
-        has = f"pytest-dtdispatch {probed.plugin}" if probed.plugin else "no pytest-dtdispatch"
+    if plugin != ours:
+        has = f"pytest-dtdispatch {plugin}" if plugin else "no pytest-dtdispatch"
         remedy = f"pip install pytest-dtdispatch=={ours}"
         raise DtDispatchError(f"{arm}: has {has}, but both sides need the version of this process: {remedy}")
-    if not probed.has_torch:
+    if not has_torch:
         raise DtDispatchError(f"{arm}: has no torch")
-    return probed
+    return arm
 
 
 def run_pytest(
-    arm: Arm, words: Sequence[str], variables: Mapping[str, str], workspace: Path, time_limit_s: float
+    arm: Arm, words: Sequence[str], variables: Mapping[str, str], time_limit_s: float
 ) -> ReportedRun:
     """Measure in a process of a side, and return the run that it saves.
 
@@ -131,13 +131,12 @@ def run_pytest(
         arm: the side.
         words: flags and arguments of pytest.
         variables: additional environment variables.
-        workspace: folder for its log and its saved run.
         time_limit_s: seconds after which it is killed.
 
     Raises:
         ProcessError: it saves no valid run; the message has the path of its log.
     """
-    log, output = workspace / f"{arm.name}.log", workspace / f"{arm.name}.json"
+    log, output = arm.workspace / f"{arm.name}.log", arm.workspace / f"{arm.name}.json"
     output.unlink(missing_ok=True)
     plugins = ("-p", "pytest_dtdispatch.plugin.ab_process", "-p", "no:cacheprovider")
     words = ["-m", "pytest", *plugins, "--dtdispatch", *words]
@@ -242,8 +241,8 @@ def _environment(arm: Arm, variables: Mapping[str, str]) -> dict[str, str]:
     thread, because dispatch is measured.
     """
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    folders = [*map(str, arm.import_path), ours.get("PYTHONPATH", "")]
-    if arm.import_path:
+    if arm.checkout:
+        folders = (arm.checkout.installed, *arm.checkout.import_path, ours.get("PYTHONPATH"))
         ours["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     return {"OMP_NUM_THREADS": "1", **ours, **variables}
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pytest_dtdispatch.ab.rule import OTHER_BUILD, RUN_AGAIN, percent
+from pytest_dtdispatch.ab.rule import CONTAMINATED, percent
 from pytest_dtdispatch.ab.run import CHANGED, Judged
 from pytest_dtdispatch.ab.values import Metric, Sample
 from pytest_dtdispatch.core.row_id import RowId
@@ -111,8 +111,7 @@ def _lines_below(judged: Judged) -> Iterator[Paragraph]:
     if found.control is not None and rule.metric != Metric.COUNTS:
         text += f"; plain tensors shifted by {percent(found.control):+.{1 if is_time else 2}f} %"
         if found.is_contaminated:
-            reason = RUN_AGAIN if is_time else OTHER_BUILD
-            text += f", past {100 * rule.control:g} %: contaminated; {reason}"
+            text += f", past {100 * rule.control:g} %: contaminated; {CONTAMINATED[rule.metric]}"
     yield one_line(text)
     if is_time and not found.is_in_turn:
         reason = "the runs of base and head did not alternate on one machine: times are inconclusive"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_dtdispatch.ab.values import CALLS_PER_STEP, CONTROL, Metric
@@ -24,9 +24,6 @@ from pytest_dtdispatch.stats.rank_sums import (
     shift_interval,
 )
 
-# Default smallest and largest number of pairs for times. For others, the first pairs, and further ones if a
-# row differs: an exact count needs one, and an instruction count takes minutes under callgrind.
-PAIRS = {Metric.TIME: (3, 8), Metric.COUNTS: (1, 1), Metric.INSTRUCTIONS: (1, 2)}
 LEVEL = 0.005  # largest p of a time that changed: five pairs are needed to reach it
 DECIDING_PAIRS = 5
 PASSING = 0.75  # a row whose shift is at most this part of its floor needs no further pair
@@ -34,8 +31,11 @@ PASSING = 0.75  # a row whose shift is at most this part of its floor needs no f
 # it prevents half of the false alarms (8 instead of 15 % of the runs of 27 rows).
 WIDE, WIDE_LEVEL = 0.5, 0.002
 
-RUN_AGAIN = "run again, or --control off where the builds differ"
-OTHER_BUILD = "another build, Python or meter on one side; --control off judges anyway"
+# Remedies by metric. Counts have no control.
+CONTAMINATED = {
+    Metric.TIME: "run again, or --control off where the builds differ",
+    Metric.INSTRUCTIONS: "another build, Python or meter on one side; --control off judges anyway",
+}
 FIND_IT = {
     Metric.TIME: "find what slowed it: compare --base-rev and --head-rev commit by commit",
     Metric.COUNTS: "find what made it grow; --dtdispatch-metric counts lists what each count consists of, "
@@ -62,8 +62,8 @@ class Rule:
     """
 
     metric: Metric = Metric.TIME
-    pairs: int = PAIRS[Metric.TIME][0]
-    confirm: int = PAIRS[Metric.TIME][1]
+    pairs: int = 3
+    confirm: int = 8
     floor_hit: float = 0.075
     floor_miss: float = 0.10
     control: float = 0.03
@@ -77,16 +77,18 @@ class Rule:
     def __post_init__(self) -> None:
         least = enough = 1
         if self.metric == Metric.TIME:
-            least, enough = PAIRS[Metric.TIME][0], max(DECIDING_PAIRS, self.pairs)
+            least, enough = 3, max(DECIDING_PAIRS, self.pairs)
         if self.pairs < least or self.confirm < enough:
             numbers = f"--pairs {self.pairs}, --confirm {self.confirm}"
             raise ValueError(f"{numbers}: --metric {self.metric} needs at least {least} and {enough}")
 
 
-def default_rule(metric: Metric) -> Rule:
-    """Return the rule of a metric with the default numbers of pairs."""
-    pairs, confirm = PAIRS[metric]
-    return Rule(metric, pairs, confirm)
+# An exact count needs one pair, and an instruction count takes minutes under callgrind.
+DEFAULT_RULES = {
+    Metric.TIME: Rule(),
+    Metric.COUNTS: Rule(Metric.COUNTS, pairs=1, confirm=1),
+    Metric.INSTRUCTIONS: Rule(Metric.INSTRUCTIONS, pairs=1, confirm=2),
+}
 
 
 @dataclass(frozen=True)
@@ -191,31 +193,22 @@ def compare(base: Sequence[Values], head: Sequence[Values], rule: Rule) -> Compa
 
     Args:
         base: values of each process of the base; at least one process.
-        head: values of each process of the head; at least one process.
+        head: values of each process of the head; for times, as many as of the base.
         rule: the rule.
-
-    Returns:
-        The comparison; for times, it leaves out a process without a partner.
     """
-    if rule.metric != Metric.TIME:
-        return compare_sides(base, head, rule, {})
     pairs = min(len(base), len(head))
-    found = Comparison({})
-    for count in range(min(rule.pairs, pairs), pairs + 1):
-        decided = {row: one for row, one in found.rows.items() if one.change and not one.is_undecided}
-        found = compare_sides(base[:count], head[:count], rule, decided)
-    return found
-
-
-def compare_sides(
-    base: Sequence[Values], head: Sequence[Values], rule: Rule, decided: Mapping[RowId, Difference]
-) -> Comparison:
-    """Compare all rows of all processes of both sides, except those that are decided."""
-    rows = dict.fromkeys(row for process in (*base, *head) for row in process if row.state != CONTROL)
-    found = {row: decided.get(row) or _compare_row(base, head, row, rule) for row in rows}
+    counts: Iterable[int] = [max(len(base), len(head))]
+    if rule.metric == Metric.TIME:
+        counts = range(min(rule.pairs, pairs), pairs + 1)
+    found: dict[RowId, Difference] = {}
+    for count in counts:
+        before, after = base[:count], head[:count]
+        decided = {row: one for row, one in found.items() if one.change and not one.is_undecided}
+        rows = dict.fromkeys(row for process in (*before, *after) for row in process if row.state != CONTROL)
+        found = {row: decided.get(row) or _compare_row(before, after, row, rule) for row in rows}
     control = control_shift(base, head, rule.metric)
     is_contaminated = 0 < math.log1p(rule.control) < abs(control or 0.0)
-    return Comparison(found, control, is_contaminated, min(len(base), len(head)))
+    return Comparison(found, control, is_contaminated, pairs)
 
 
 def _compare_row(base: Sequence[Values], head: Sequence[Values], row: RowId, rule: Rule) -> Difference:
@@ -309,8 +302,8 @@ def _row_verdict(rule: Rule, row: RowId, found: Comparison) -> RowVerdict:
         verdict = Verdict.INCONCLUSIVE
     elif found.is_contaminated and found.control is not None:
         verdict = Verdict.CONTAMINATED
-        because = RUN_AGAIN if is_time else OTHER_BUILD
-        remedy = f"plain tensors shifted by {percent(found.control):+.1f} %: {because}"
+        shift = f"plain tensors shifted by {percent(found.control):+.1f} %"
+        remedy = f"{shift}: {CONTAMINATED[rule.metric]}"
     elif rule.metric != Metric.COUNTS and found.pairs < (
         rule.max_pairs if difference.is_undecided else rule.pairs
     ):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from pytest_dtdispatch.ab.process import Arm, Variable, interpreter, probe, run_pytest
 from pytest_dtdispatch.ab.rule import Comparison, Rule, Values, compare, is_undecided, judge
@@ -37,37 +35,6 @@ PYTEST_RUNS: Mapping[Metric, Mapping[str, tuple[str, ...]]] = {
 DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 SIDES = ("base", "head")
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
-
-
-@dataclass(frozen=True)
-class Request:
-    """Arguments of a run that measures.
-
-    Args:
-        pythons: interpreter of each side.
-        revisions: commit of each side; empty if interpreters are compared.
-        arguments: arguments of pytest; the built-in suite if empty.
-        rule: metric, number of processes and thresholds.
-        install: whether each commit is installed into its own folder.
-        keep: folder that keeps the saved runs; None if they are removed.
-        time_limit_s: seconds after which a process is killed.
-    """
-
-    pythons: Mapping[str, str]
-    revisions: Mapping[str, str] = field(default_factory=dict)
-    arguments: tuple[str, ...] = ()
-    rule: Rule = field(default_factory=Rule)
-    install: bool = False
-    keep: Path | None = None
-    time_limit_s: float = 300.0
-
-
-class SavedRuns(NamedTuple):
-    """Saved runs of both sides, in the order of their turns."""
-
-    base: Sequence[ReportedRun]
-    head: Sequence[ReportedRun]
-    is_interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,49 +93,6 @@ def are_in_turn(base: Sequence[ReportedRun], head: Sequence[ReportedRun]) -> boo
     return len(ab_runs) == 1 and ab_runs != {""}
 
 
-def measure_runs(request: Request) -> SavedRuns:
-    """Measure both sides in fresh processes.
-
-    Raises:
-        DtDispatchError: the request is invalid.
-        ProcessError: a process measured nothing; the message has the path of its log.
-    """
-    with _workplace(request) as (arms, folder):
-        runner = Runner(request, arms, folder)
-        is_interrupted = False
-        try:
-            runner.run_pairs()
-        except KeyboardInterrupt:
-            is_interrupted = True
-        return SavedRuns(runner.runs["base"], runner.runs["head"], is_interrupted)
-
-
-@contextlib.contextmanager
-def _workplace(request: Request) -> Iterator[tuple[Mapping[str, Arm], Path]]:
-    """Prepare both sides, and a folder for logs and saved runs.
-
-    Tests of the user run in the current folder or a worktree of it. The built-in suite runs in an empty
-    folder, without ini files and modules of other projects.
-    """
-    pythons = {side: interpreter(side, typed) for side, typed in request.pythons.items()}
-    revisions = request.revisions
-    with workspace() as folder, worktrees(revisions, Path.cwd(), folder, request.install) as checkouts:
-        if request.keep is not None:  # a mistyped commit leaves no folder
-            _create_sides(request.keep)
-        empty, arms = folder / "empty", {}
-        empty.mkdir()
-        for side, python in pythons.items():
-            project, checkout = checkouts.get(side, (Path.cwd(), None))
-            arm = Arm(side, python, project if request.arguments else empty, python)
-            probed = probe(arm, folder)
-            if checkout:
-                typed = "" if checkout.commit.startswith(revisions[side]) else f"{revisions[side]} "
-                arm = replace(arm, source=f"{typed}{checkout.commit[:10]} ({python})")
-                arm = import_from_checkout(arm, checkout, project, probed, folder, request.install)
-            arms[side] = arm
-        yield arms, folder
-
-
 def _create_sides(folder: Path) -> None:
     """Create the folder of saved runs, and a folder for each side in it."""
     try:
@@ -180,19 +104,64 @@ def _create_sides(folder: Path) -> None:
         raise DtDispatchError(f"--keep {folder}: cannot be created: {error.strerror}") from None
 
 
+@dataclass(eq=False)
 class Runner:
-    """Runner of the processes of a run.
+    """Runner of the processes of both sides.
+
+    Args:
+        pythons: interpreter of each side.
+        revisions: commit of each side; empty if interpreters are compared.
+        arguments: arguments of pytest; the built-in suite if empty.
+        rule: metric, number of processes and thresholds.
+        install: whether each commit is installed into its own folder.
+        keep: folder that keeps the saved runs; None if they are removed.
+        time_limit_s: seconds after which a process is killed.
 
     Attributes:
-        runs: saved runs of each side.
+        runs: saved runs of each side, in the order of their turns.
     """
 
-    def __init__(self, request: Request, arms: Mapping[str, Arm], folder: Path) -> None:
+    pythons: Mapping[str, str]
+    revisions: Mapping[str, str]
+    arguments: Sequence[str]
+    rule: Rule
+    install: bool
+    keep: Path | None
+    time_limit_s: float
+
+    def __post_init__(self) -> None:
         self.runs: dict[str, list[ReportedRun]] = {side: [] for side in SIDES}
-        self._request, self._arms, self._folder = request, arms, folder
+        self._arms: dict[str, Arm] = {}
         self._ab_run = secrets.token_hex(8)
         self._seconds: list[float] = []  # of each sample
         self._profiled: list[str] = []  # tests whose rows are profiled
+
+    def run(self) -> None:
+        """Measure both sides in fresh processes.
+
+        Tests of the user run in the current folder or a worktree of it. The built-in suite runs in an empty
+        folder, without ini files and modules of other projects.
+
+        Raises:
+            DtDispatchError: the request is invalid.
+            ProcessError: a process measured nothing; the message has the path of its log.
+        """
+        pythons = {side: interpreter(side, typed) for side, typed in self.pythons.items()}
+        project, revisions = Path.cwd(), self.revisions
+        with workspace() as folder, worktrees(revisions, project, folder, self.install) as checkouts:
+            if self.keep is not None:  # a mistyped commit leaves no folder
+                _create_sides(self.keep)
+            (folder / "empty").mkdir()
+            for side, python in pythons.items():
+                checkout = checkouts.get(side)
+                here = Path(checkout.project) if checkout else project
+                arm = probe(Arm(side, python, here if self.arguments else folder / "empty", folder, python))
+                if checkout:
+                    typed = "" if checkout.commit.startswith(revisions[side]) else f"{revisions[side]} "
+                    arm = replace(arm, source=f"{typed}{checkout.commit[:10]} ({python})")
+                    arm = import_from_checkout(arm, checkout, self.install)
+                self._arms[side] = arm
+            self.run_pairs()
 
     def run_pairs(self) -> None:
         """Run pairs of processes until every row is decided, or no pairs are left.
@@ -200,7 +169,7 @@ class Runner:
         Every second pair is in reverse order: a machine that slows down at a constant rate then slows down
         both sides equally. Whether counts and instructions need further pairs depends on the first ones.
         """
-        rule = self._request.rule
+        rule = self.rule
         if rule.metric == Metric.INSTRUCTIONS:  # each takes minutes
             more = f"up to {2 * (rule.confirm + 1)} more if a row differs"
             say(f"{2 * rule.pairs} processes count instructions, and {more}", stream=sys.stderr)
@@ -215,7 +184,7 @@ class Runner:
 
     def _profile_most_changed(self) -> None:
         """Profile the worst three rows; a failure of it does not change the verdicts."""
-        judged = judge_runs(self.runs["base"], self.runs["head"], self._request.rule)
+        judged = judge_runs(self.runs["base"], self.runs["head"], self.rule)
         changed = [one for one in judged.verdicts if one.verdict in CHANGED]
         self._profiled = [one.row.test for one in sorted(changed, key=badness)[:3]]
         if changed:
@@ -226,7 +195,7 @@ class Runner:
 
     def _run_pair(self, sides: Sequence[str]) -> None:
         """Run one process of each side."""
-        planned = max(2 * self._request.rule.pairs, len(self._seconds) + 2)
+        planned = max(2 * self.rule.pairs, len(self._seconds) + 2)
         for side in sides:
             number = len(self._seconds) + 1
             left = statistics.mean(self._seconds or [0.0]) * (planned - number + 1)
@@ -236,9 +205,9 @@ class Runner:
 
     def sample(self, arm: Arm, number: int) -> list[ReportedRun]:
         """Run the processes of one sample of a side, and return their runs."""
-        request, arguments = self._request, self._request.arguments or DEFAULT_TESTS
+        metric, arguments = self.rule.metric, self.arguments or DEFAULT_TESTS
         variables: dict[str, str] = {Variable.ONLY: json.dumps(self._profiled)}
-        if request.rule.metric == Metric.INSTRUCTIONS:
+        if metric == Metric.INSTRUCTIONS:
             # Counts depend on the memory layout, which would be equal in all processes: the size of the
             # environment varies with the sample (Mytkowicz et al., 2009, https://doi.org/10.1145/1508244.1508275).
             variables[Variable.PADDING] = "x" * (136 * len(self.runs[arm.name]))
@@ -246,10 +215,10 @@ class Runner:
             profiling = ("-odtdispatch_profile=true", "--dtdispatch-rounds=1", "--dtdispatch-repeat=1")
             arguments = (*profiling, *arguments)
         runs = []
-        for metric, flags in PYTEST_RUNS[request.rule.metric].items():
-            variables[Variable.METRIC] = metric
+        for of_run, flags in PYTEST_RUNS[metric].items():
+            variables[Variable.METRIC] = of_run
             start = time.monotonic()
-            run = run_pytest(arm, [*flags, *arguments], variables, self._folder, request.time_limit_s)
+            run = run_pytest(arm, [*flags, *arguments], variables, self.time_limit_s)
             seconds = time.monotonic() - start
             turn = Turn(self._ab_run, number, arm.source, seconds, bool(self._profiled))
             runs.append(replace(run, where="", turn=turn))
@@ -257,48 +226,49 @@ class Runner:
 
     def _add(self, arm: Arm, number: int, runs: Sequence[ReportedRun]) -> None:
         """Add and keep the runs of one sample; raise if they measured nothing."""
-        metric, keep = self._request.rule.metric, self._request.keep
-        [sample] = samples_of(runs, metric)
+        [sample] = samples_of(runs, self.rule.metric)
         if all(row.state == CONTROL for row in sample.numbers):
             reasons = ["{}: {}".format(*each) for each in sample.absent.items()]
             reason = (reasons or ["no test of it makes calls on DTensors through the dtdispatch fixture"])[0]
-            log = self._folder / f"{arm.name}.log"
+            log = arm.workspace / f"{arm.name}.log"
             raise ProcessError(f"{arm}: measured nothing: {reason}; log: {log}")
-        if keep is not None:
-            for name, run in zip(PYTEST_RUNS[metric], runs, strict=True):
-                write_atomic(keep / arm.name / f"{number:02}-{name}.json", saved_text(run))
+        if self.keep is not None:
+            for name, run in zip(PYTEST_RUNS[self.rule.metric], runs, strict=True):
+                write_atomic(self.keep / arm.name / f"{number:02}-{name}.json", saved_text(run))
         self.runs[arm.name] += runs
         self._seconds.append(sum(run.turn.seconds for run in runs if run.turn))
 
 
-def read_folder(folder: Path) -> SavedRuns:
+def read_folder(folder: Path) -> dict[str, list[ReportedRun]]:
     """Read the saved runs of both sides from a folder: ``base/*.json`` and ``head/*.json``.
 
     Args:
         folder: folder of ``--keep``, or of files that other runs saved.
 
+    Returns:
+        The runs of each side, in the order of their turns.
+
     Raises:
         DtDispatchError: a file is not a complete saved run, a side has none, or several builds of torch.
     """
-    base, head = (_read_side(folder / side, folder) for side in SIDES)
-    return SavedRuns(base, head)
-
-
-def _read_side(of_side: Path, folder: Path) -> list[ReportedRun]:
-    try:
-        runs = [read_run(path, allows_empty=True) for path in sorted(of_side.glob("*.json"))]
-    except OSError as error:
-        raise DtDispatchError(f"--judge {folder}: cannot be read: {error.strerror}") from None
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise DtDispatchError(str(error)) from None
-    if not runs:
-        raise DtDispatchError(f"--judge {folder}: it has no {of_side.name}/*.json, as --keep leaves them")
-    for run in runs:
-        if run.stopped:
-            raise DtDispatchError(f"{run.where}: the saved run is incomplete: {run.stopped}")
-    names = ("torch version", "torch build")
-    builds = {" ".join(run.environment.get(name, "") for name in names).strip() for run in runs}
-    builds.discard("")  # of runs that measured nothing
-    if len(builds) > 1:
-        raise DtDispatchError(f"{of_side}: runs of several builds of torch: {', '.join(sorted(builds))}")
-    return sorted(runs, key=lambda run: (run.turn.number if run.turn else 0, run.order()))
+    sides = {}
+    for side in SIDES:
+        try:
+            runs = [read_run(path, allows_empty=True) for path in sorted((folder / side).glob("*.json"))]
+        except OSError as error:
+            raise DtDispatchError(f"--judge {folder}: cannot be read: {error.strerror}") from None
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise DtDispatchError(str(error)) from None
+        if not runs:
+            raise DtDispatchError(f"--judge {folder}: it has no {side}/*.json, as --keep leaves them")
+        for run in runs:
+            if run.stopped:
+                raise DtDispatchError(f"{run.where}: the saved run is incomplete: {run.stopped}")
+        names = ("torch version", "torch build")
+        builds = {" ".join(run.environment.get(name, "") for name in names).strip() for run in runs}
+        builds.discard("")  # of runs that measured nothing
+        if len(builds) > 1:
+            builds_text = ", ".join(sorted(builds))
+            raise DtDispatchError(f"{folder / side}: runs of several builds of torch: {builds_text}")
+        sides[side] = sorted(runs, key=lambda run: (run.turn.number if run.turn else 0, run.order()))
+    return sides

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -62,9 +62,7 @@ class Sample:
 def metric_of(run: ReportedRun) -> Metric:
     """Return the metric of a run; those of registered samplers of times are times."""
     name = run.environment.get("metric")
-    return (
-        Metric.COUNTS if name == "counts" else Metric.INSTRUCTIONS if name == "instructions" else Metric.TIME
-    )
+    return Metric(name) if name in (Metric.COUNTS, Metric.INSTRUCTIONS) else Metric.TIME
 
 
 def samples_of(runs: Sequence[ReportedRun], metric: Metric, proves_hits: bool = True) -> tuple[Sample, ...]:
@@ -86,12 +84,10 @@ def _sample(runs: tuple[ReportedRun, ...], metric: Metric) -> Sample:
         failed = {RowId(failure.test): f"failed: {failure.reason}" for failure in run.failed_tests}
         absent |= {RowId(test): reason for test, reason in run.absent.items()} | failed
         if metric != Metric.COUNTS:
-            found = [*_figures(run, metric)]
+            found = _figures(run, metric)
             absent |= _absent_rows(run)
-        elif metric_of(run) == Metric.COUNTS:
-            found = [*_counts(run)]
         else:
-            found = [*_proofs(run)]
+            found = _counts(run) if metric_of(run) == Metric.COUNTS else _proofs(run)
         for row, value in found:  # of rows with one name, the least value counts
             is_least = row not in values or value.number < values[row].number
             # A failed test may have values of its first calls.
@@ -138,10 +134,8 @@ def _absent_rows(run: ReportedRun) -> dict[RowId, str]:
 
 def _counts(run: ReportedRun) -> Iterator[tuple[RowId, Value]]:
     """Yield every count: those of steps, captures and calls, then those of other kinds."""
-    of_steps: set[tuple[RowId, str]] = set()
     for test, every in run.results.get(Steps.kind, {}).items():
         for steps in every:
-            of_steps.update((RowId(test, steps.name), metric) for metric, _ in steps.metrics())
             if not steps.steps:
                 continue
             called = steps.warmup[-1].called if steps.warmup else ()
@@ -155,9 +149,9 @@ def _counts(run: ReportedRun) -> Iterator[tuple[RowId, Value]]:
                 events = [event for step in steps.steps for event in kind.events(step)]
                 lines = dict.fromkeys(event.place.line_text for event in events if event.place)
                 yield RowId(test, steps.name, kind.per_step), Value(float(number), details, tuple(lines))
-    for one in run.result_numbers():
-        if run.numbers or (one.row, one.metric) not in of_steps:
-            yield one.row._replace(state=one.metric), Value(float(one.value))
+    others = {kind: of_kind for kind, of_kind in run.results.items() if kind != Steps.kind}
+    for one in replace(run, results=others).result_numbers():
+        yield one.row._replace(state=one.metric), Value(float(one.value))
 
 
 def _proofs(run: ReportedRun) -> Iterator[tuple[RowId, Value]]:

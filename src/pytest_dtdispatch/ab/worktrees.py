@@ -8,13 +8,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from pytest_dtdispatch.ab.checkout import PROJECTS, Checkout
-from pytest_dtdispatch.ab.process import Arm, Probed, last_lines, run_to_end, signals_deferred
+from pytest_dtdispatch.ab.process import Arm, last_lines, run_to_end, signals_deferred
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 
 
@@ -46,7 +46,7 @@ def workspace() -> Iterator[Path]:
 @contextlib.contextmanager
 def worktrees(
     revisions: Mapping[str, str], project: Path, folder: Path, installs: bool
-) -> Iterator[dict[str, tuple[Path, Checkout]]]:
+) -> Iterator[dict[str, Checkout]]:
     """Check out commits temporarily.
 
     Args:
@@ -56,40 +56,36 @@ def worktrees(
         installs: whether the commits are installed, so that their compiled files need not exist.
 
     Yields:
-        By side, the counterpart of ``project`` in the worktree, and the worktree.
+        The worktrees by side.
     """
     if not revisions:
         yield {}
         return
     top = Path(_git(project, "rev-parse", "--show-toplevel", option="--base-rev"))
     inside = project.resolve().relative_to(top.resolve())
-    paths: dict[str, Path] = {}
-    commits: dict[str, str] = {}
+    found: dict[str, Checkout] = {}
     try:
         _git(project, "worktree", "prune")  # after a run that was killed
         for side, revision in revisions.items():
             verified = ("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-            commits[side] = _git(project, *verified, option=f"--{side}-rev {revision}")
-            paths[side] = Path(os.path.realpath(folder)) / side
-            add = ("worktree", "add", "--quiet", "--detach", str(paths[side]), commits[side])
-            _git(project, *add, option=f"--{side}-rev")
-            if not (paths[side] / inside).is_dir():
+            commit = _git(project, *verified, option=f"--{side}-rev {revision}")
+            path = Path(os.path.realpath(folder), side)
+            found[side] = Checkout(str(path), commit=commit, project=str(path / inside))
+            _git(project, "worktree", "add", "--quiet", "--detach", str(path), commit, option=f"--{side}-rev")
+            if not (path / inside).is_dir():
                 raise DtDispatchError(f"--{side}-rev {revision}: it has no folder {inside}")
             if not installs:
-                _refuse_ignored_builds(top, side, paths[side])
+                _refuse_ignored_builds(top, side, path)
         listed = _git(project, "worktree", "list", "--porcelain").splitlines()
         tops = [os.path.realpath(line[9:]) for line in listed if line.startswith("worktree ")]
-        yield {
-            side: (
-                path / inside,
-                Checkout(str(path), tuple(each for each in tops if each != str(path)), commit=commits[side]),
-            )
-            for side, path in paths.items()
-        }
+        for side, checkout in found.items():
+            others = tuple(each for each in tops if each != checkout.top)
+            found[side] = replace(checkout, others=others)
+        yield found
     finally:
         with signals_deferred():
-            for path in paths.values():
-                _git(project, "worktree", "remove", "--force", str(path))
+            for checkout in found.values():
+                _git(project, "worktree", "remove", "--force", checkout.top)
             _git(project, "worktree", "prune")
 
 
@@ -120,31 +116,19 @@ def _git(project: Path, *words: str, option: str = "") -> str:
     return done.stdout.strip()
 
 
-def import_from_checkout(
-    arm: Arm, checkout: Checkout, project: Path, probed: Probed, folder: Path, installs: bool
-) -> Arm:
+def import_from_checkout(arm: Arm, checkout: Checkout, installs: bool) -> Arm:
     """Return an arm that imports its commit, installed or by an import path mapped to the worktree.
 
     Args:
-        arm: the side.
+        arm: the side, with the paths of its interpreter.
         checkout: its worktree.
-        project: counterpart in it of the folder in which the run was started.
-        probed: report of its interpreter.
-        folder: folder for the log and the installed projects.
         installs: whether its commit is installed.
     """
-    top = Path(checkout.top)
+    top, project = Path(checkout.top), Path(checkout.project)
     roots = (root for each in (project, top) for root in (each / "src", each) if root.is_dir())
-    import_path = [*dict.fromkeys((*_mapped(probed.path, checkout), *roots))]
-    checkout = replace(checkout, import_path=tuple(map(str, import_path)))
-    if installs:
-        target = Path(os.path.realpath(folder), f"{arm.name}-installed")
-        around = (each for each in (project, *project.parents) if each.is_relative_to(top))
-        own = (each for each in around if any((each / name).is_file() for name in PROJECTS))
-        _install(arm, [*_mapped(probed.sources, checkout), *islice(own, 1)], project, target, folder)
-        import_path.insert(0, target)
-        checkout = replace(checkout, installed=str(target))
-    return replace(arm, import_path=tuple(import_path), checkout=checkout)
+    import_path = dict.fromkeys(map(str, (*_mapped(arm.path, checkout), *roots)))
+    installed = _install(arm, checkout) if installs else ""
+    return replace(arm, checkout=replace(checkout, import_path=tuple(import_path), installed=installed))
 
 
 def _mapped(paths: Iterable[str], checkout: Checkout) -> Iterator[Path]:
@@ -156,15 +140,24 @@ def _mapped(paths: Iterable[str], checkout: Checkout) -> Iterator[Path]:
                 yield folder
 
 
-def _install(arm: Arm, projects: Sequence[Path], project: Path, target: Path, folder: Path) -> None:
-    """Install projects into a folder, with the build tools of the interpreter, or else in isolation."""
+def _install(arm: Arm, checkout: Checkout) -> str:
+    """Install the projects of a commit, with the build tools of the interpreter, or else in isolation.
+
+    Returns:
+        The folder into which they were installed.
+    """
+    project = Path(checkout.project)
+    around = (each for each in (project, *project.parents) if each.is_relative_to(checkout.top))
+    own = (each for each in around if any((each / name).is_file() for name in PROJECTS))
+    projects = dict.fromkeys((*_mapped(arm.sources, checkout), *islice(own, 1)))
     if not projects:
         raise DtDispatchError(f"{arm}: --install: there is no {' or '.join(PROJECTS)} in {project}")
-    log = folder / f"{arm.name}-install.log"
-    words = ["-m", "pip", "install", "--no-deps", "--target", *map(str, (target, *dict.fromkeys(projects)))]
+    target = str(Path(os.path.realpath(arm.workspace), f"{arm.name}-installed"))
+    log = arm.workspace / f"{arm.name}-install.log"
+    words = ["-m", "pip", "install", "--no-deps", "--target", target, *map(str, projects)]
     for isolation in (["--no-build-isolation"], []):
         if run_to_end(arm, [*words, *isolation], {}, log, 3600.0) == 0:
-            return
+            return target
         shutil.rmtree(target, ignore_errors=True)
     lines = last_lines(log) or ["pip failed"]
     cause = next((line for line in lines if line.lower().startswith("error")), lines[-1])
