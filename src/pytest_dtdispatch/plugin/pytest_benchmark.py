@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -85,29 +85,6 @@ class Benchmarks(list[Any]):
         return True
 
 
-@contextmanager
-def as_benchmarks(items: Sequence[Any]) -> Iterator[None]:
-    """Temporarily let tests have its fixture, by which --benchmark-only and --benchmark-skip select.
-
-    Our tests cannot request it: it warns if unused.
-    """
-    names = [item.fixturenames for item in items]
-    for item in items:
-        item.fixturenames = [*item.fixturenames, "benchmark"]
-    try:
-        yield
-    finally:
-        for item, before in zip(items, names, strict=True):
-            item.fixturenames = before
-
-
-def remove_from_tables(session: Any, names: set[str]) -> None:
-    """Remove rows from its tables: our own table has them."""
-    session.groups = [
-        (group, rows) for group, rows in session.groups if any(row["fullname"] not in names for row in rows)
-    ]
-
-
 def write_nothing(session: Any) -> None:
     """Prevent it from writing files, so that files of earlier runs are unchanged."""
     session.json = session.save = session.autosave = None
@@ -182,14 +159,23 @@ class Bridge:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the hook of pytest-benchmark
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
-        """Have --benchmark-only and --benchmark-skip treat our tests as benchmarks."""
-        ours = []
+        """Have --benchmark-only and --benchmark-skip treat our tests as benchmarks.
+
+        They select by its fixture. Our tests cannot request it: it warns if unused.
+        """
+        ours: list[Any] = []
         for item in items:
             names = getattr(item, "fixturenames", ["benchmark"])
             if "benchmark" not in names and (self._settings.measure_all or "dtdispatch" in names):
                 ours.append(item)
-        with as_benchmarks(ours):
+        before = [item.fixturenames for item in ours]
+        for item in ours:
+            item.fixturenames = [*item.fixturenames, "benchmark"]
+        try:
             return (yield)
+        finally:
+            for item, names in zip(ours, before, strict=True):
+                item.fixturenames = names
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
@@ -212,7 +198,7 @@ class Bridge:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self) -> None:
-        """Remove our rows from pytest-benchmark's tables, unless a flag of these was passed."""
+        """Remove rows of our own table from pytest-benchmark's tables, unless a flag of these was passed."""
         session = self._session
         of_tables = (
             *("--benchmark-columns", "--benchmark-sort", "--benchmark-group-by", "--benchmark-name"),
@@ -227,7 +213,11 @@ class Bridge:
         flags = {str(word).partition("=")[0] for word in words}  # also with its default value
         if session is not None and session.groups and flags.isdisjoint(of_tables):
             ours = {entry.fullname for entries in self._entries.values() for entry in entries}
-            remove_from_tables(session, ours)
+            session.groups = [
+                (group, rows)
+                for group, rows in session.groups
+                if any(row["fullname"] not in ours for row in rows)
+            ]
 
     def keep_files(self) -> None:
         """Keep the files of earlier runs unchanged, as this run stopped."""
