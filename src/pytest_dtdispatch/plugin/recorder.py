@@ -36,8 +36,6 @@ from pytest_dtdispatch.verify.model import Verified
 if TYPE_CHECKING:
     from pytest_dtdispatch.core.trail import Trail
     from pytest_dtdispatch.plugin.settings import Settings
-    from pytest_dtdispatch.ranks.exchange import Lockstep
-    from pytest_dtdispatch.rounds.sampler import Sampler
     from pytest_dtdispatch.verify.mode import Verifier
 
 __tracebackhide__ = True  # a test that fails here shows its own line
@@ -496,16 +494,3 @@ def _line_of_test(frame: FrameType) -> TracebackType:
     ):
         frame = frame.f_back
     return TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
-
-
-def make_plan(settings: Settings, sampler: Sampler, agreement: Lockstep | None) -> Plan:
-    """Return the plan of a test, which is the same whether its figures are judged or not."""
-    return Plan(
-        settings.rounds_of_row,
-        settings.repeat,
-        settings.max_time,
-        settings.cold,
-        sampler=sampler,
-        agreement=agreement,
-        one_thread=settings.threads == "one",
-    )

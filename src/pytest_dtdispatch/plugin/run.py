@@ -145,15 +145,25 @@ class Run:
     def begin(self, context: TestContext) -> Recorder:
         """Return the recorder of a test, with empty caches."""
         require_torch()
-        from pytest_dtdispatch.plugin.recorder import Recorder, make_plan
+        from pytest_dtdispatch.plugin.recorder import Recorder
+        from pytest_dtdispatch.rounds.plan import Plan
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
         if self._sampler is None:  # started by the first test that needs it
             metric = self.settings.metric
             self._sampler = start_sampler("time" if metric in ("counts", "verify") else metric)
         agreement = self.ranks.agreement(self._config) if self.ranks else None
-        plan = make_plan(context.settings, self._sampler, agreement)
-        recorder = Recorder(context.settings, plan, context.test)
+        settings = context.settings
+        plan = Plan(  # the same whether figures are judged or not
+            settings.rounds_of_row,
+            settings.repeat,
+            settings.max_time,
+            settings.cold,
+            sampler=self._sampler,
+            agreement=agreement,
+            one_thread=settings.threads == "one",
+        )
+        recorder = Recorder(settings, plan, context.test)
         ShardingCaches().clear_all()
         self.store = recorder.results
         return recorder
