@@ -77,7 +77,9 @@ def _run(words: list[str]) -> int:
     if options.command == "report":
         return _report(options)
     if options.command == "skill":
-        return _skill()
+        folders = Path(__file__).parent, Path(__file__).parents[2]  # the latter in an editable install
+        say(str(next(folder / "SKILL.md" for folder in folders if (folder / "SKILL.md").exists())))
+        return 0
     from pytest_dtdispatch.gates.expected import update_expected
     from pytest_dtdispatch.plugin.kinds import metric_names
 
@@ -153,13 +155,6 @@ def _report(options: argparse.Namespace) -> int:
         show(runs[0].documents()[Budget.kind])
     for text in export_saved(runs[0], exports):
         say(text, Tone.GOOD, sys.stderr if any(export.is_stdout for export in exports) else sys.stdout)
-    return 0
-
-
-def _skill() -> int:
-    """Print the path of the page for agents: beside this file, or in the checkout of an editable install."""
-    folders = Path(__file__).parent, Path(__file__).parents[2]
-    say(str(next(folder / "SKILL.md" for folder in folders if (folder / "SKILL.md").exists())))
     return 0
 
 
