@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from pytest_dtdispatch.report.run import FailedTest, ReportedRun
 from pytest_dtdispatch.report.summary import MAX_BYTES, stopped_summary, summary, verdict_text
 
 MAX_NAMES = 10  # in a notice
-Write = Callable[[Export, ReportedRun, str], str]
-Target = tuple[Export, Write]
+SUMMARY = "summary"  # format of a file that GITHUB_STEP_SUMMARY names
 
 
 def collect(
@@ -100,16 +99,17 @@ class WriteLog:
         return Document(tuple(map(one_line, self.notes)))
 
 
-def write_files(run: ReportedRun, targets: Sequence[Target], skip_reason: str, log: WriteLog) -> None:
+def write_files(run: ReportedRun, targets: Sequence[Export], skip_reason: str, log: WriteLog) -> None:
     """Write the requested files; an incomplete run never overwrites a complete file.
 
     Args:
         run: finished run.
-        targets: files with their writers.
+        targets: files of :func:`file_targets`.
         skip_reason: why the run is incomplete; empty if it is complete.
         log: log that receives a line for each file.
     """
-    for export, write in targets:
+    for export in targets:
+        write = _append_summary if export.format == SUMMARY else _write_whole
         with log.writing(export.target):
             written = ReportedRun() if skip_reason else run
             has_data = run or (export.is_stdout and run.failed_tests)
@@ -120,10 +120,10 @@ def write_files(run: ReportedRun, targets: Sequence[Target], skip_reason: str, l
                 log.notes.append(Span(message))
 
 
-def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
+def file_targets(settings: Settings, log: WriteLog) -> list[Export]:
     """Check that files can be written, before a long run whose results would be lost.
 
-    Paths are absolute, because a test may change the current directory.
+    Paths are absolute, because a test may change the current directory. ``markdown:auto`` is a summary.
 
     Raises:
         DtDispatchError: a file cannot be written, or two are the same.
@@ -138,16 +138,16 @@ def file_targets(settings: Settings, log: WriteLog) -> list[Target]:
         if real in seen:
             raise DtDispatchError(f"{flag}: {path} is the file of {seen[real]} too: name another")
         seen[real] = flag
-    targets: list[Target] = []
+    targets: list[Export] = []
     for export in settings.export:
         if not export.is_auto:
             check_export(export)
             path = export.path if export.is_stdout else export.path.absolute()
-            targets.append((export._replace(path=path), _write_whole))
+            targets.append(export._replace(path=path))
         elif os.environ.get("GITHUB_STEP_SUMMARY"):
             path = Path(os.environ["GITHUB_STEP_SUMMARY"])
             checked_target(path)
-            targets.append((export._replace(path=path.absolute()), _append_summary))
+            targets.append(Export(SUMMARY, path.absolute()))
         else:
             why = "--dtdispatch-export markdown:auto finds no GITHUB_STEP_SUMMARY here"
             log.notes.append(Span(f"no summary was written: {why}", Tone.NOTICE))

@@ -25,7 +25,6 @@ from pytest_dtdispatch.gates.selection import Selection
 from pytest_dtdispatch.plugin import resolve
 from pytest_dtdispatch.plugin.finish import (
     MAX_NAMES,
-    Target,
     WriteLog,
     collect,
     file_targets,
@@ -46,6 +45,7 @@ from pytest_dtdispatch.report.summary import error_commands
 from pytest_dtdispatch.rounds.sampler import start_sampler
 
 if TYPE_CHECKING:
+    from pytest_dtdispatch.core.parsing import Export
     from pytest_dtdispatch.plugin.pytest_benchmark import Bridge
     from pytest_dtdispatch.plugin.recorder import Recorder
     from pytest_dtdispatch.plugin.settings import Settings
@@ -63,7 +63,7 @@ class Run:
         gates: gates of the run.
         bridge: integration with pytest-benchmark; None without it.
         log: log of written files.
-        targets: files to write at the end, with their writers.
+        targets: files to write at the end.
         reports: whether this process judges and writes: the one that started workers of pytest-xdist, and
             the first of many ranks.
         records: records of measured or judged tests, by name in rows; merged over the ranks.
@@ -84,7 +84,7 @@ class Run:
         self.gates = Gates(settings, resolve.reason_not_measured(config))
         self.bridge: Bridge | None = None
         self.log = WriteLog()
-        self.targets: list[Target] = []
+        self.targets: list[Export] = []
         self.is_worker = hasattr(config, "workerinput")
         self.reports = not self.is_worker and read_world(os.environ).is_first
         self.ranks = rank_of(config)
