@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,17 +17,14 @@ from pytest_dtdispatch.core.files import write_atomic
 from pytest_dtdispatch.core.plain_data import decode
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.plugin.guard import register
+from pytest_dtdispatch.plugin.guard import guarded
 from pytest_dtdispatch.plugin.kinds import BUILT_IN
-from pytest_dtdispatch.plugin.ranks import WRITES, reason_of
+from pytest_dtdispatch.plugin.ranks import WRITES
 from pytest_dtdispatch.plugin.resolve import RUN, row_nodeid, run_settings
 from pytest_dtdispatch.plugin.settings import SETTINGS
 from pytest_dtdispatch.report.run import ReportedRun, saved_text
 from pytest_dtdispatch.rounds.sampler import SAMPLERS, Sampler
 from pytest_dtdispatch.steps.model import Steps
-
-if TYPE_CHECKING:
-    from pytest_dtdispatch.plugin.run import Run
 
 # Checkout of a process that measures a commit. Other plugins may import packages before any hook runs.
 COMMIT: Checkout | None = decode(Checkout | None, json.loads(os.environ.get(Variable.CHECKOUT, "null")))
@@ -68,69 +65,54 @@ def readable(run: ReportedRun) -> ReportedRun:
     return replace(run, measured=measured, results=results, numbers=run.numbers or tuple(numbers))
 
 
-class Measuring:
-    """Plugin object that runs all tests, and then saves the run.
+def refuse_other_code(folder: Path) -> bool:
+    """Save a refusal if a module of the repository is not from this checkout; return whether it was."""
+    refusal = COMMIT.refusal(module_files(sys.modules)) if COMMIT else ""
+    if refusal:
+        save(ReportedRun(refusal=refusal), folder)
+    return bool(refusal)
 
-    Args:
-        sampler: sampler of the control; None if counts are compared.
-        folder: folder in which pytest was started.
-    """
 
-    def __init__(self, sampler: Sampler | None, folder: Path) -> None:
-        self._sampler, self._folder = sampler, f"{folder}{os.sep}"
-        self._absent: dict[str, str] = {}
+def save(run: ReportedRun, folder: Path) -> None:
+    """Save a run of tests in a folder, with source lines relative to it: each side has its own folder."""
+    begins = f'"file": {json.dumps(f"{folder}{os.sep}")[:-1]}'
+    write_atomic(Path(os.environ[Variable.OUTPUT]), saved_text(run).replace(begins, '"file": "'))
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record why a file has no tests."""
-        if report.skipped:
-            self._absent[report.nodeid] = f"skipped: {reason_of(report)}"
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record why a test was skipped."""
-        if report.skipped and not hasattr(report, "wasxfail"):
-            self._absent[report.nodeid] = f"skipped: {reason_of(report)}"
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Run the tests, then measure the control, and save the run."""
-        run: Run | None = session.config.stash.get(RUN, None)
-        if self._refuse_other_code():
-            session.testsfailed = 0  # tests of another commit may not even import
-            return True
-        tests = json.loads(os.environ.get(Variable.ONLY, "[]"))
-        if tests:
-            session.items[:] = [item for item in session.items if row_nodeid(item) in tests]
-            if run is not None:
-                run.nodeids = tuple(item.nodeid for item in session.items)
-        if session.testsfailed or session.config.option.collectonly or run is None:
-            return None
-        main: Any = session.config.pluginmanager.get_plugin("main")
-        main.pytest_runtestloop(session)
-        names = {item.nodeid: row_nodeid(item) for item in session.items}
-        saved = readable(run.judged())
-        saved = replace(
-            saved,
-            environment=saved.environment or {"metric": run.settings.metric},
-            absent={names.get(nodeid, nodeid): reason for nodeid, reason in self._absent.items()},
-            imports=tuple(COMMIT.import_folders(module_files(sys.modules))) if COMMIT else (),
-        )
-        if self._sampler and saved:
-            saved = replace(saved, control=control(self._sampler))
-        if not self._refuse_other_code():
-            self._save(saved)
+@pytest.hookimpl(tryfirst=True)
+@guarded
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run the tests, then measure the control, and save the run."""
+    if not os.environ.get(Variable.OUTPUT):
+        return None
+    config, folder = session.config, session.config.invocation_params.dir
+    run = config.stash.get(RUN, None)
+    if refuse_other_code(folder):
+        session.testsfailed = 0  # tests of another commit may not even import
         return True
-
-    def _refuse_other_code(self) -> bool:
-        """Save a refusal if a module of the repository is not from this checkout; return whether it was."""
-        refusal = COMMIT.refusal(module_files(sys.modules)) if COMMIT else ""
-        if refusal:
-            self._save(ReportedRun(refusal=refusal))
-        return bool(refusal)
-
-    def _save(self, run: ReportedRun) -> None:
-        # Source lines are compared, but each side has a folder of its own.
-        begins = f'"file": {json.dumps(self._folder)[:-1]}'
-        write_atomic(Path(os.environ[Variable.OUTPUT]), saved_text(run).replace(begins, '"file": "'))
+    tests = json.loads(os.environ.get(Variable.ONLY, "[]"))
+    if tests:
+        session.items[:] = [item for item in session.items if row_nodeid(item) in tests]
+        if run is not None:
+            run.nodeids = tuple(item.nodeid for item in session.items)
+    if session.testsfailed or config.option.collectonly or run is None:
+        return None
+    main: Any = config.pluginmanager.get_plugin("main")
+    main.pytest_runtestloop(session)
+    names = {item.nodeid: row_nodeid(item) for item in session.items}
+    saved = readable(run.judged())
+    saved = replace(
+        saved,
+        environment=saved.environment or {"metric": run.settings.metric},
+        absent={names.get(nodeid, nodeid): reason for nodeid, reason in run.skip_reasons.items()},
+        imports=tuple(COMMIT.import_folders(module_files(sys.modules))) if COMMIT else (),
+    )
+    sampler = SAMPLERS.get(run.settings.metric)
+    if sampler and saved:  # not if counts are compared
+        saved = replace(saved, control=control(sampler))
+    if not refuse_other_code(folder):
+        save(saved, folder)
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark is configured
@@ -143,7 +125,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugin object in a process of an A/B run; reject a metric that is not compared."""
+    """Reject a metric that an A/B run does not compare."""
     if not os.environ.get(Variable.OUTPUT):
         return
     expected = os.environ.get(Variable.METRIC, "time")
@@ -154,4 +136,3 @@ def pytest_configure(config: pytest.Config) -> None:
             f"--dtdispatch-metric {metric}: this A/B run compares {expected}; set before -- what it "
             "compares: --metric time, counts or instructions"
         )
-    register(config, Measuring(SAMPLERS.get(metric), config.invocation_params.dir), "dtdispatch-measuring")

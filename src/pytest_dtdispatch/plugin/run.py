@@ -75,6 +75,7 @@ class Run:
         lines: path and line number, from 1, of each test, by name in rows.
         deselected: names in rows of collected tests that the run does not select.
         skipped: paths of files and folders that a flag or a plugin skipped.
+        skip_reasons: why tests and files were skipped, by node id.
         reported: data of all reports; empty until the end of the tests.
         annotations: commands of GitHub Actions for rows that failed.
     """
@@ -97,6 +98,7 @@ class Run:
         self.lines: dict[str, tuple[str, int]] = {}
         self.deselected: list[str] = []
         self.skipped: list[str] = []
+        self.skip_reasons: dict[str, str] = {}
         self.reported = ReportedRun()
         self.annotations: list[str] = []
         self._config = config

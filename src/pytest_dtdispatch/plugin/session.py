@@ -107,9 +107,11 @@ class Session:
         self._collected.clear()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record a file that could not be collected."""
+        """Record why a file could not be collected, or was skipped."""
         if report.failed:
             self._run.fail(FailedTest(report.nodeid, "collect", reason_of(report)))
+        elif report.skipped:
+            self._run.skip_reasons[report.nodeid] = f"skipped: {reason_of(report)}"
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """List the counted events if an assertion on a count fails."""
@@ -199,10 +201,12 @@ class Session:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Erase the progress line before pytest writes the outcome of a test, and record a failure."""
+        """Erase a progress line before pytest prints an outcome; record why a test failed or was skipped."""
         show_progress(NOTHING)
         if report.failed:
             self._run.fail(FailedTest(report.nodeid, str(report.when), reason_of(report)))
+        elif report.skipped and not hasattr(report, "wasxfail"):
+            self._run.skip_reasons[report.nodeid] = f"skipped: {reason_of(report)}"
 
     # The end
 
