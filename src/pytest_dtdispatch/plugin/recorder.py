@@ -244,8 +244,7 @@ class Recorder(api.DtDispatch):
         from pytest_dtdispatch.budget.measure import run_and_measure_budget
 
         if not self._is_timed:
-            check_result("budget", step_fn())
-            return Budget(name, note=NOT_TIMED)
+            return replace(super()._budget(step_fn, warmup, steps, name), note=NOT_TIMED)
         self._begin("budget", name, kind=Budget.kind)
         self._sync(name)
         with self._running(name, is_timed=True):
@@ -304,12 +303,6 @@ class Recorder(api.DtDispatch):
             self._record(replace(function, measurement=row))
         return compiled
 
-    def _compare(self, requested: Variants) -> Compared:
-        try:
-            return self._compare_variants(requested)
-        except UnequalError as error:
-            raise UnequalError(f"{error}{self._first_wrong(requested)}") from None
-
     def _first_wrong(self, variants: Variants) -> str:
         """Run unequal variants again, and describe the first wrong op; return an empty string without one."""
         from pytest_dtdispatch.torchapi.tensors import is_group_fake
@@ -322,7 +315,7 @@ class Recorder(api.DtDispatch):
                 return f"; the first wrong op of {label!r}: {found[0]}"
         return ""
 
-    def _compare_variants(self, requested: Variants) -> Compared:
+    def _compare(self, requested: Variants) -> Compared:
         from pytest_dtdispatch.comparing.equality import call_variants
         from pytest_dtdispatch.comparing.measure import run_and_measure_variants
         from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -332,12 +325,16 @@ class Recorder(api.DtDispatch):
                 return fn()
 
         self._begin("compare", requested.name, *requested.row_names)
-        if not self._is_timed:  # a claim that cannot be judged fails
-            call_variants(requested, count if self._counts else None)
-            labels, is_gate = tuple(requested.functions), self._settings.judges
-            return Compared(requested.name, labels, reason=NOT_TIMED, is_gate=is_gate)
-        with self._measuring("compare", requested.name):
-            compared = run_and_measure_variants(requested, ShardingCaches(), self._plan)
+        try:
+            if self._is_timed:
+                with self._measuring("compare", requested.name):
+                    compared = run_and_measure_variants(requested, ShardingCaches(), self._plan)
+            else:  # a claim that cannot be judged fails
+                call_variants(requested, count if self._counts else None)
+                labels, is_gate = tuple(requested.functions), self._settings.judges
+                compared = Compared(requested.name, labels, reason=NOT_TIMED, is_gate=is_gate)
+        except UnequalError as error:
+            raise UnequalError(f"{error}{self._first_wrong(requested)}") from None
         self._record(*compared.variants)
         return compared
 
