@@ -228,17 +228,14 @@ class OpCounter:
 
     def lap(self) -> StepCounts:
         """Return the counts since the last lap, or since entry, and begin a new lap."""
-        return self._with_entries(self._counted())
-
-    def _with_entries(self, counts: StepCounts) -> StepCounts:
-        """Add the growth of caches, and begin a new lap."""
+        counts = self._counted()
         before, self._entries = self._entries, self._caches.entries()
         self._begin()
         gained = ((name, count - before[name]) for name, count in self._entries.items())
         return replace(counts, cache_growth=(*counts.cache_growth, *gained))
 
     def _counted(self) -> StepCounts:
-        """Return the counts of this lap without growth, and drop all references to specs."""
+        """Return the counts of this lap without the growth of caches, and drop all references to specs."""
         native_hits, native_misses = self._thread.native()
         propagated = (entry for entry in self._log if isinstance(entry, _Propagated))
         native = [one for one in propagated if one.queried is QueriedCache.NATIVE]
@@ -457,18 +454,10 @@ class StepCounter(OpCounter):
         self._live = LiveObjects()
         stack.callback(self._live.close)
 
-    def lap(self) -> StepCounts:
-        """Return the counts since the last lap, or since entry, and begin a new lap."""
-        counts = self._counted()
+    def _counted(self) -> StepCounts:
+        counts = super()._counted()
         self._collectives += counts.of(Collective)
-        growth = self._live.lap()
-        return replace(
-            self._with_entries(counts),
-            spec_growth=growth.specs,
-            dtensor_growth=growth.tensors,
-            kept=growth.kinds,
-            mesh_dims=MESH_DIMS.names(),
-        )
+        return replace(self._live.with_growth(counts), mesh_dims=MESH_DIMS.names())
 
     def trail(self) -> Trail:
         """Return collectives and signatures since entry, with those of the running lap."""

@@ -6,10 +6,12 @@ import gc
 import sys
 import weakref
 from collections import Counter
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch.distributed.tensor import DTensor
 
+from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.signatures import dtype_text, placement_text, shape_text
 from pytest_dtdispatch.torchapi.tensors import DTensorSpec, ask_tensor
 
@@ -74,20 +76,6 @@ class _Canary:
         self.itself = self
 
 
-class Growth(NamedTuple):
-    """Growth of live objects in a lap.
-
-    Args:
-        specs: number of additional sharding specs.
-        tensors: number of additional DTensors.
-        kinds: description of the DTensors that grew in number; empty if unknown.
-    """
-
-    specs: int
-    tensors: int
-    kinds: str
-
-
 class LiveObjects:
     """Live objects from one lap to the next, without garbage. Earlier objects are frozen, to collect fast."""
 
@@ -98,8 +86,8 @@ class LiveObjects:
         self._references, self._objects = live_objects(), visited_objects()
         self._canary = _Canary()
 
-    def lap(self) -> Growth:
-        """Collect garbage; return the growth since the last lap, and begin a new lap."""
+    def with_growth(self, counts: StepCounts) -> StepCounts:
+        """Collect garbage; return the counts of a lap with the growth since the last one."""
         canary, self._canary = weakref.ref(self._canary), _Canary()
         gc.collect()
         references, self._references = self._references, live_objects()
@@ -108,11 +96,12 @@ class LiveObjects:
         tensors = self._references[DTENSORS] - references[DTENSORS]
         if canary() is not None:  # the program froze the new objects
             self._is_ours = False
-            return Growth(specs, tensors, "")
+            return replace(counts, spec_growth=specs, dtensor_growth=tensors)
         # The minimum of two counts: classes have other references, and a new object may replace a frozen one.
         specs = min(specs, self._objects.specs - before.specs)
         tensors = min(tensors, self._objects.tensors.total() - before.tensors.total())
-        return Growth(specs, tensors, growing_tensors(before, self._objects) if tensors > 0 else "")
+        kinds = growing_tensors(before, self._objects) if tensors > 0 else ""
+        return replace(counts, spec_growth=specs, dtensor_growth=tensors, kept=kinds)
 
     def close(self) -> None:
         """Unfreeze the objects, unless the program has frozen them too."""
