@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 from pytest_dtdispatch.core.events import CodePlace
 from pytest_dtdispatch.core.signatures import Signature
+from pytest_dtdispatch.core.text import grouped
 from pytest_dtdispatch.core.trail import CalledOp, RanCollective, Trail
 from pytest_dtdispatch.errors import warn
 from pytest_dtdispatch.lines.finder import LineFinder
@@ -51,12 +51,9 @@ def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
         >>> call_lines([("add@4", "a.py:1"), ("mm@4", "a.py:2"), ("add@4", "a.py:1")])
         ('add@4 (2x), at a.py:1', 'mm@4, at a.py:2')
     """
-    lines: defaultdict[str, list[str]] = defaultdict(list)
-    for signature, line in calls:
-        lines[signature].append(line)
     return tuple(
         f"{signature}{f' ({len(at)}x)' if len(at) > 1 else ''}, at {', '.join(dict.fromkeys(at))}"
-        for signature, at in lines.items()
+        for signature, at in grouped(calls).items()
         if signature
     )
 
@@ -325,7 +322,7 @@ class OpCounter:
         self, query: Function, schema: Any, queried: QueriedCache, has_propagated: Callable[[], bool]
     ) -> Any:
         thread, error = self._thread, ""
-        profiled = ProfilerRange("miss", partial(_signature_text, schema))
+        profiled = ProfilerRange("miss", lambda: str(signature_of(propagated_call(schema))))
         if not thread.depth:
             thread.outermost = profiled
         thread.depth += 1
@@ -403,10 +400,6 @@ def _remedy(call: OpCall, reason: Reason) -> Remedy:
     # Arguments that are or determine sizes: padding makes them equal.
     sizes = {"size", "end", "length", "repeats", "split_size", "split_sizes", "pad"}
     return Remedy.SHAPE if sizes.issuperset(names) else Remedy.NONE
-
-
-def _signature_text(schema: Any) -> str:
-    return str(signature_of(propagated_call(schema)))
 
 
 class CallNotes(UnnoticedMode):

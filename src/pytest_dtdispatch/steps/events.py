@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.core.text import TextEnum, fold_layers, shorten_path
+from pytest_dtdispatch.core.text import TextEnum, fold_layers, grouped, shorten_path
 
 EXPLICIT = "redistribute"  # the op of explicit redistributions
 
@@ -389,10 +389,7 @@ def insert_folded_modules(events: Sequence[EventText]) -> list[str]:
         >>> insert_folded_modules(texts)
         ['mm in layers.*', 'mm in layers.*', 'add in layers.1']
     """
-    modules: defaultdict[str, list[str]] = defaultdict(list)
-    for text, module in events:
-        modules[text].append(module)
-    names = {text: fold_layers(of_text) for text, of_text in modules.items()}
+    names = {text: fold_layers(modules) for text, modules in grouped(events).items()}
     return [text.replace(MODULE, names[text][module]) for text, module in events]
 
 

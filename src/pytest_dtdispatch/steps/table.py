@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import name_of_any_dim, plural
+from pytest_dtdispatch.core.text import grouped, name_of_any_dim, plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, judge_count, unjudged
 from pytest_dtdispatch.report.document import Column, Document, Group, Kind, Line, Table, Tone, View
 from pytest_dtdispatch.steps.data import steps_data
@@ -29,7 +29,6 @@ from pytest_dtdispatch.steps.model import (
     PARTIAL_READS,
     READS,
     CountKind,
-    StepCounts,
     Steps,
     StepState,
     kinds_of_dim,
@@ -157,9 +156,7 @@ def _causes(kind: type[StepEvent], steps: Steps, view: View) -> list[str]:
 
 def _shape_lines(steps: Steps, view: View) -> list[Line]:
     """Return a line for each shape, in order of first occurrence, and one line for the rest of many."""
-    by_shape: dict[str, list[StepCounts]] = {}
-    for shape, counts in zip(steps.inputs[len(steps.warmup) :], steps.steps, strict=True):
-        by_shape.setdefault(shape, []).append(counts)
+    by_shape = grouped(zip(steps.inputs[len(steps.warmup) :], steps.steps, strict=True))
     rest = [] if view.verbose else list(by_shape)[10:]
     if rest:
         merged = [counts for shape in rest for counts in by_shape.pop(shape)]
