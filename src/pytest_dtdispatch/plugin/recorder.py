@@ -425,14 +425,8 @@ class Recorder(api.DtDispatch):
             keep(verifier.result(name))
             return
         from pytest_dtdispatch.steps.counter import StepCounter
-        from pytest_dtdispatch.steps.measure import noting
 
-        with (
-            self._counted(Steps.kind, name),
-            self._recording(name),
-            StepCounter() as counter,
-            noting(counter, self._note),
-        ):
+        with self._counted(Steps.kind, name), self._recording(name), StepCounter(note=self._note) as counter:
             yield
             counts = counter.lap()
         keep(Steps(name, (), (counts,), advice=advise([counts])))

@@ -59,6 +59,7 @@ def call_lines(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 C = TypeVar("C", bound="OpCounter")
+NoteTrail = Callable[[Trail], object]
 
 
 class ThreadState(threading.local):
@@ -432,12 +433,18 @@ MAX_RECORDED = 20_000  # calls and transfers in one step
 
 
 class StepCounter(OpCounter):
-    """Counter of all that happens in steps, with their transfers, and the growth of live objects."""
+    """Counter of all that happens in steps, with their transfers, and the growth of live objects.
+
+    Args:
+        base: function that calls the step; its line is not part of the program.
+        note: function that receives the trail on exit, even if the program raised; None without one.
+    """
 
     purpose = "steps are counted"
 
-    def __init__(self, base: Function | None = None) -> None:
+    def __init__(self, base: Function | None = None, note: NoteTrail | None = None) -> None:
         super().__init__(base)
+        self._note = note
         self._collectives: list[Collective] = []  # of earlier laps
 
     def _install(self, stack: ExitStack) -> None:
@@ -446,6 +453,13 @@ class StepCounter(OpCounter):
         MESH_DIMS.find_meshes()  # before they are frozen
         self._live = LiveObjects()
         stack.callback(self._live.close)
+
+    def __exit__(self, *exception: Any) -> None:
+        try:
+            if self._note is not None:
+                self._note(self.trail())
+        finally:
+            super().__exit__(*exception)
 
     def _counted(self) -> StepCounts:
         counts = super()._counted()

@@ -18,9 +18,8 @@ from pytest_dtdispatch.core.checks import check_result
 from pytest_dtdispatch.core.plain_data import decode, encode
 from pytest_dtdispatch.core.signatures import mesh_device_text, shorten
 from pytest_dtdispatch.core.text import ask, shown
-from pytest_dtdispatch.core.trail import Trail
 from pytest_dtdispatch.replay.modes import UnnoticedMode
-from pytest_dtdispatch.steps.counter import CallNotes, StepCounter
+from pytest_dtdispatch.steps.counter import CallNotes, NoteTrail, StepCounter
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts, Steps
 from pytest_dtdispatch.torchapi.ops import hidden_from_constructors
 from pytest_dtdispatch.torchapi.patches import around_start
@@ -28,13 +27,11 @@ from pytest_dtdispatch.torchapi.profiling import ProfilerRange
 from pytest_dtdispatch.torchapi.signatures import shape_text, tensor_text
 from pytest_dtdispatch.torchapi.tensors import mesh_among, tensor_traits, wait_for
 
-NoteTrail = Callable[[Trail], object]
-
 
 def run_and_count(calls: StepCalls, note: NoteTrail | None = None) -> Steps:
     """Run the calls of a step, and count each; note what ran, even if a call raises."""
     __tracebackhide__ = True
-    with StepCounter(run_and_count) as counter, noting(counter, note), ExitStack() as warming:
+    with StepCounter(run_and_count, note) as counter, ExitStack() as warming:
         warming.enter_context(hidden_from_constructors(UnnoticedMode))
         counted: list[StepCounts] = []
         shapes: list[str] = []
@@ -55,16 +52,6 @@ def run_and_count(calls: StepCalls, note: NoteTrail | None = None) -> Steps:
             del result  # or it counts as growth
             counted.append(counter.lap())
     return Steps(calls.name, tuple(counted[: calls.warmup]), tuple(counted[calls.warmup :]), tuple(shapes))
-
-
-@contextmanager
-def noting(counter: StepCounter, note: NoteTrail | None) -> Iterator[None]:
-    """Pass what a counter has recorded to a function at the end, even if the program raised."""
-    try:
-        yield
-    finally:
-        if note is not None:
-            note(counter.trail())
 
 
 def shape_of(value: Any) -> str:
