@@ -256,9 +256,7 @@ def kinds_of_dim(dim: str) -> tuple[CountKind, CountKind]:
         return [one for one in step.collective_runs if dim in one.mesh_dims]
 
     name, of_bytes = name_of_dim("collectives", dim), name_of_dim("collective_bytes", dim)
-    return event_kind(name, runs, metric=name), CountKind(
-        runs, limit=of_bytes, metric=of_bytes, is_bytes=True
-    )
+    return event_kind(name, runs, metric=name), bytes_kind(of_bytes, runs)
 
 
 IMPLICIT, GROWTH, READS, PARTIAL_READS = "implicit", "dtensor_growth", "reads", "partial_reads"

@@ -64,22 +64,6 @@ from pytest_dtdispatch.torchapi.tensors import (
 Function = Callable[..., Any]
 
 
-def exchange_of_shards(ran: Collective, nbytes: int, is_real: bool, is_simulated: bool) -> Collective:
-    """Return the collective that a GPU mesh would run; between real processes, the one that ran.
-
-    Args:
-        ran: exchange of shards between two dimensions: an all_to_all, or a gather on a CPU mesh.
-        nbytes: bytes of an all_to_all on this rank.
-        is_real: whether the collective moves data between processes.
-        is_simulated: whether it runs on the CPU tensors of all simulated ranks, without a gather.
-    """
-    is_gathered = ran.kind == "all_gather"
-    if is_real:
-        return replace(ran, elsewhere="all_to_all on a GPU") if is_gathered else ran
-    fallback = "all_gather on a CPU mesh" if is_gathered or is_simulated else ""
-    return replace(ran, kind="all_to_all", bytes=nbytes, elsewhere=fallback)
-
-
 @dataclass
 class Reduced:
     """Last reduction of the gradients of an FSDP group.
@@ -331,7 +315,7 @@ class TransferRecorder:
                 reduced = Reduced(group, contents, how_reduced(group))
                 last, self._reduced[ran.fsdp_group] = self._reduced.get(ran.fsdp_group), reduced
                 accumulates = last == reduced and last.gradients == self._gradients_of(group) != ()
-        tensors = [] if ran.is_redistributing else [found for each in values for found in _tensors(each)]
+        tensors = [] if ran.is_redistributing else tensors_in(values)
         self.flow.use(tensors if group is None else ())
         depth = self.flow.transfer(tensors, tensors)
         self.flow.write(tensors)
@@ -365,7 +349,7 @@ class TransferRecorder:
         values = (*args, *kwargs.values())
         # The tensor of a barrier only selects its device.
         arguments = () if kind == "barrier" else (*values, result)
-        tensors = list(filter(None, map(_tensors, arguments)))
+        tensors = list(filter(None, map(tensors_in, arguments)))
         handled = max((sum(map(_bytes, of_argument)) for of_argument in tensors), default=0)
         dtypes = dict.fromkeys(tensor.dtype for of_argument in tensors for tensor in of_argument)
         # The first argument or the result of these is complete on each rank.
@@ -406,12 +390,19 @@ class TransferRecorder:
         self._running.is_observed = True
 
     def on_exchange(self, exchange: Function, shard: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record that the next collective exchanges shards."""
+        """Record that the next collective exchanges shards: an all_to_all, or a gather on a CPU mesh."""
         is_simulated = is_local_mode_open()
-        is_real, on_cpu = not is_simulated and not is_group_fake(), shard.device.type == "cpu"
-        counted = partial(
-            exchange_of_shards, nbytes=_bytes(shard), is_real=is_real, is_simulated=is_simulated and on_cpu
-        )
+        is_real, nbytes = not is_simulated and not is_group_fake(), _bytes(shard)
+        has_fallback = is_simulated and shard.device.type == "cpu"  # on the tensors of all ranks, ungathered
+
+        def counted(ran: Collective) -> Collective:
+            """Return the collective that a GPU mesh would run; between real processes, the one that ran."""
+            is_gathered = ran.kind == "all_gather"
+            if is_real:
+                return replace(ran, elsewhere="all_to_all on a GPU") if is_gathered else ran
+            fallback = "all_gather on a CPU mesh" if is_gathered or has_fallback else ""
+            return replace(ran, kind="all_to_all", bytes=nbytes, elsewhere=fallback)
+
         with patch.object(self._running, "exchange", counted):
             return exchange(shard, *args, **kwargs)
 
@@ -628,10 +619,3 @@ def _bytes(tensor: torch.Tensor) -> int:
     """Return the bytes of a tensor, on the first rank if ranks are simulated."""
     shard = tensor if type(tensor) is torch.Tensor else shards_of_simulated_ranks(tensor)[0]
     return ask_tensor(lambda each: int(each.numel() * each.element_size()), shard, 0)
-
-
-def _tensors(argument: Any) -> list[torch.Tensor]:
-    """Return the tensors in an argument."""
-    if isinstance(argument, (list, tuple)):
-        return [tensor for each in argument for tensor in _tensors(each)]
-    return [argument] if is_tensor(argument) else []
