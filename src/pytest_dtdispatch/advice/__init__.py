@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pytest_dtdispatch.advice import calls, collectives, conversions, costs, fsdp, placements, reads
-from pytest_dtdispatch.advice.model import Finding, Observed, Rule, line_texts, lines_of, where
+from pytest_dtdispatch.advice.model import Finding, Observed, Rule, line_texts, where
 from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
 from pytest_dtdispatch.core.events import Cell, OptimizerStep
@@ -98,7 +98,7 @@ def advise(
         group = each.kind, not each.change  # facts are a class of their own
         numbers[group] += 1
         if numbers[group] <= MAX_FINDINGS:
-            lines = lines_of(one.events)  # their texts are expensive
+            lines = [event.place for event in one.events]  # their texts are expensive
             at = f" at {where(lines)}" if lines else ""
             seen = f"{one.seen}{at}{one.ending}"
             advice.append(replace(each, seen=seen, source_lines=line_texts(lines)))

@@ -12,6 +12,7 @@ from pytest_dtdispatch.advice.model import (
     bytes_of,
     layered,
     phase_of,
+    repeats_in_pass,
     repeats_of,
     times_text,
 )
@@ -68,14 +69,15 @@ def _saving(
 ) -> Finding:
     """Return advice to convert once, with the redistributions of the results and of gradients."""
     first, every, saved = groups[0][0], [*chain(*groups)], repeats_of(groups)
-    after = repeats_of(grouped(((one.tensor_number, one.target), one) for one in moved).values())
-    same = [*saved.same, *after.same]
-    redistributions = [*after.every, *observed.gradients_of(same, Redistribution)]
-    count, unit, of = len(saved.every), "call", f" of {first.name}"
+    after = grouped(((one.tensor_number, one.target), one) for one in moved).values()
+    saved_in_pass = repeats_in_pass(groups)
+    in_pass = [*saved_in_pass, *repeats_in_pass(after)]
+    redistributions = [*repeats_of(after), *observed.gradients_of(in_pass, Redistribution)]
+    count, unit, of = len(saved), "call", f" of {first.name}"
     if redistributions:
         count, unit, of = len(redistributions), "redistribution", f" and {plural(count, 'call')}{of}"
     seen = f"{first.tensor} {' '.join(first.placements)} given to {first.name} {times_text(groups)}"
-    calls = [*saved.every, *observed.gradients_of(saved.same, Wrapping), *redistributions]
+    calls = [*saved, *observed.gradients_of(saved_in_pass, Wrapping), *redistributions]
     return Finding(
         every,
         seen,

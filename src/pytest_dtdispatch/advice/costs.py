@@ -15,10 +15,9 @@ from pytest_dtdispatch.advice.model import (
     Observed,
     communicates,
     layered,
-    lines_of,
     where,
 )
-from pytest_dtdispatch.core.events import FOREACH, REDISTRIBUTION, Cell, Part, Phase, ns_by_part
+from pytest_dtdispatch.core.events import FOREACH, REDISTRIBUTION, Part, Phase, ns_by_part
 from pytest_dtdispatch.core.text import INDEX, first_of, grouped, plural
 from pytest_dtdispatch.steps.events import Miss, Remedy, Wrapping
 from pytest_dtdispatch.steps.model import StepCounts
@@ -75,7 +74,7 @@ def new_plans(observed: Observed) -> Iterator[Finding]:
     direct = [one for one in missed if one.is_direct]
     count = _constant_growth(observed, attrgetter("max_cache_growth"))
     if count and direct and len(missed) == len(observed.every(Miss)):
-        such = f", as of {direct[0].op} at {where(lines_of(direct))}"
+        such = f", as of {direct[0].op} at {where(one.place for one in direct)}"
         seen = f"{plural(count, 'cached plan')} more after each step{such}"
         ns, change = observed.ns_of(missed), "give ops what they were given before"
         yield Finding((), seen, change, len(missed), "miss", ns=ns)
@@ -104,7 +103,7 @@ def _grown(observed: Observed, grown: Callable[[StepCounts], int], noun: str, su
         equal = [group for group in wraps.values() if len(group) == count]
         origin = ""
         if len(equal) == 1:
-            origin = f", as many as {equal[0][0].name} makes at {where(lines_of(equal[0]))}"
+            origin = f", as many as {equal[0][0].name} makes at {where(one.place for one in equal[0])}"
         seen = f"{plural(count, noun)} more after each step{such}{origin}"
         change = "keep nothing beyond the step that holds them"
         yield Finding((), seen, change, count, noun, saves="saves memory and no time")
@@ -112,10 +111,8 @@ def _grown(observed: Observed, grown: Callable[[StepCounts], int], noun: str, su
 
 def elementwise_modules(observed: Observed) -> Iterator[Finding]:
     """Advise if dispatch of a module costs many times its local ops, which only need the local shard."""
-    of_module: defaultdict[str, list[Cell]] = defaultdict(list)
-    for cell in observed.cells:
-        if cell.place and cell.place.module:
-            of_module[INDEX.sub("*", cell.place.module)].append(cell)
+    in_modules = ((cell.place.module, cell) for cell in observed.cells if cell.place and cell.place.module)
+    of_module = grouped((INDEX.sub("*", module), cell) for module, cell in in_modules)
     aliasing = {"detach.default", "alias.default"}  # these only return another reference to a tensor
     mixing = {  # modules with ops that need more than the elements that this rank has
         INDEX.sub("*", each.place.module)

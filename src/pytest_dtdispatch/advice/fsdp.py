@@ -16,6 +16,7 @@ from pytest_dtdispatch.advice.model import (
     is_backward,
     layered,
     phase_of,
+    repeats_of,
 )
 from pytest_dtdispatch.core.events import FsdpGroup
 from pytest_dtdispatch.core.text import INDEX, first_of, grouped, plural
@@ -147,7 +148,7 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
             has_backward, is_written = in_backward or group.stays_gathered, values[group.number] > 1
             by_change[_change_to_keep(group, has_backward, is_written)].append(gathers)
     for change, groups in by_change.items():
-        others = [one for gathers in groups for one in gathers[1:]]
+        others = repeats_of(groups)
         numbers = {one.fsdp_group for one in others}
         held = sum(gathers[0].bytes for gathers in groups)
         yield Finding(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, takewhile
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.core.events import (
@@ -138,9 +138,7 @@ class Observed:
 
     @cached_property
     def _by_kind(self) -> dict[type, list[StepEvent]]:
-        by_kind: dict[type, list[StepEvent]] = defaultdict(list)
-        for event in self.events:
-            by_kind[type(event)].append(event)
+        by_kind: dict[type, list[StepEvent]] = grouped((type(event), event) for event in self.events)
         by_kind[Miss] = [*self.steps[-1].missed] if self.steps else []
         return by_kind
 
@@ -202,11 +200,8 @@ class Observed:
         conversions: Iterable[Redistribution | Wrapping] = chain(
             self.every(Redistribution), self.every(Wrapping), self.every(Unwrapping)
         )
-        by_node: dict[int | None, list[StepEvent]] = defaultdict(list)
-        for event in conversions:
-            if not event.tensor_number:  # only those in forward, or in its recomputation, have a number
-                by_node[event.node].append(event)
-        return by_node
+        # Only conversions in forward, or in its recomputation, have a number.
+        return grouped((event.node, event) for event in conversions if not event.tensor_number)
 
     def gradients_of(self, events: Iterable[StepEvent], kind: type[E]) -> list[E]:
         """Return the events of a kind in the backward of conversions."""
@@ -238,25 +233,6 @@ class Observed:
         """Return the finding that a change saves redistributions or collectives, with their bytes."""
         ns, nbytes = self.ns_of(saved), bytes_of(saved)
         return Finding(events, seen, change, len(saved), unit, ns=ns, bytes=nbytes, claims=claims)
-
-
-@dataclass(frozen=True)
-class Repeats(Generic[E]):
-    """All but the first event of each group.
-
-    Args:
-        same: events after the first of each backward pass.
-        leading: first events of later passes: they can reuse the result, but each pass has gradients of its
-            own.
-    """
-
-    same: Sequence[E]
-    leading: Sequence[E]
-
-    @property
-    def every(self) -> list[E]:
-        """All repeated events."""
-        return [*self.same, *self.leading]
 
 
 def _cost_of_cell(cell: Cell) -> Hashable:
@@ -313,11 +289,6 @@ def line_texts(lines: Iterable[CodePlace | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line.line_text for line in distinct.values()))
 
 
-def lines_of(events: Iterable[StepEvent | Cell]) -> list[CodePlace | None]:
-    """Return the source lines of events."""
-    return [event.place for event in events]
-
-
 def layered(groups: Iterable[list[E]], key: Callable[[E], Hashable]) -> list[list[list[E]]]:
     """Group groups that differ only by layer or phase, such as a forward and its recomputation.
 
@@ -359,8 +330,15 @@ def communicates(cell: Cell) -> bool:
     return cell.part in (Part.COMMUNICATION, Part.FSDP_COLLECTIVES)
 
 
-def repeats_of(groups: Iterable[Sequence[E]]) -> Repeats[E]:
-    """Split the repeated events of groups. Each group repeats one event."""
-    by_pass = [list(grouped((one.after, one) for one in group).values()) for group in groups]
-    same = [one for passes in by_pass for of_pass in passes for one in of_pass[1:]]
-    return Repeats(same, [of_pass[0] for passes in by_pass for of_pass in passes[1:]])
+def repeats_of(groups: Iterable[Sequence[E]]) -> list[E]:
+    """Return the repeated events of groups. Each group repeats its first event."""
+    return [one for group in groups for one in group[1:]]
+
+
+def repeats_in_pass(groups: Iterable[Sequence[E]]) -> list[E]:
+    """Return the repeated events of groups but the first of each backward pass.
+
+    The first events of later passes can reuse the result too, but each pass has gradients of its own.
+    """
+    of_passes = (grouped((one.after, one) for one in group).values() for group in groups)
+    return repeats_of(chain.from_iterable(of_passes))

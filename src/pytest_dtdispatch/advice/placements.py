@@ -11,18 +11,18 @@ from pytest_dtdispatch.advice.model import (
     MIN_SUMS,
     Finding,
     Observed,
-    Repeats,
     bytes_of,
     is_backward,
     layered,
     line_of,
     phase_of,
+    repeats_in_pass,
     repeats_of,
     times_text,
 )
 from pytest_dtdispatch.core.events import Phase
 from pytest_dtdispatch.core.text import grouped, plural
-from pytest_dtdispatch.steps.events import Redistribution, StepEvent, placement_change
+from pytest_dtdispatch.steps.events import Redistribution, placement_change
 
 LOSS_OPS = ("_log_softmax", "nll_loss")  # names of the ops of a cross entropy begin so
 # With 2 KiB of logits loss_parallel took 7.5 times as long, with 32 MiB 0.56 times. Sizes between: untried.
@@ -55,22 +55,18 @@ def _moved_text(one: Redistribution) -> str:
 
 
 def _saving(
-    observed: Observed, seen: str, change: str, events: Sequence[StepEvent], saved: Repeats[Redistribution]
+    observed: Observed, seen: str, change: str, events: list[Redistribution], saved: list[Redistribution]
 ) -> Finding:
-    """Return advice to omit explicit redistributions; without a proof, a fact.
-
-    Those of the same pass are omitted with the redistributions of their gradients.
-    """
-    is_unique = any(isinstance(one, Redistribution) and one.is_result_unique for one in events)
+    """Return advice to omit some of several explicit redistributions; without a proof, a fact."""
+    is_unique = any(one.is_result_unique for one in events)
     proved = change if observed.is_proved and not is_unique else ""
-    every = [*saved.every, *observed.gradients_of(saved.same, Redistribution)]
-    return observed.saving(events, seen, proved, every, claims=every)
+    return observed.saving(events, seen, proved, saved, claims=saved)
 
 
 def there_and_back(observed: Observed) -> Iterator[Finding]:
     """Advise if the unchanged result of a redistribution is redistributed to the original placements."""
     change = "use the tensor that it was before"
-    for groups in layered(_undone(observed), attrgetter("tensor", "source", "target")):
+    for groups in _undone(observed):
         if groups[0][0].result_number == groups[0][-1].tensor_number:
             yield _undone_finding(observed, groups, "there and back", change)
 
@@ -79,19 +75,19 @@ def needless_pairs(observed: Observed) -> Iterator[Finding]:
     """Advise if only elementwise ops are between redistributions and the one that undoes them."""
     how = "there and back, with only elementwise ops in between"
     change = "run these ops with the original placements"
-    for groups in layered(_undone(observed), attrgetter("tensor", "source", "target")):
+    for groups in _undone(observed):
         yield _undone_finding(observed, groups, how, change)
 
 
-def _undone(observed: Observed) -> list[list[Redistribution]]:
-    """Return redistributions with the one that undoes them, if nothing else uses their results."""
+def _undone(observed: Observed) -> list[list[list[Redistribution]]]:
+    """Return groups of redistributions with the one that undoes them, if nothing else uses their results."""
     every, left = observed.every(Redistribution), {id(one) for one in _explicit(observed)}
     found = []
     for group in ([*(every[position] for position in one.undoes), one] for one in every if one.undoes):
         if left.issuperset(map(id, group)) and all(one.result_uses <= 1 for one in group[:-1]):
             found.append(group)
             left.difference_update(map(id, group))  # the last of one group may be the first of another
-    return found
+    return layered(found, attrgetter("tensor", "source", "target"))
 
 
 def _undone_finding(
@@ -100,7 +96,8 @@ def _undone_finding(
     first, last = groups[0][0], groups[0][-1]
     path = f"{' '.join(first.source)} -> {placement_change(last.source, last.target)}"
     every = [*chain(*groups)]
-    return _saving(observed, f"{first.tensor} {path} redistributed {how}", change, every, Repeats(every, []))
+    saved = [*every, *observed.gradients_of(every, Redistribution)]
+    return _saving(observed, f"{first.tensor} {path} redistributed {how}", change, every, saved)
 
 
 def repeated_redistributions(observed: Observed) -> Iterator[Finding]:
@@ -109,11 +106,10 @@ def repeated_redistributions(observed: Observed) -> Iterator[Finding]:
         ((one.tensor_number, one.mesh, one.target, one.options, phase_of(one)), one)
         for one in _explicit(observed)
     )
-    same = grouped(keyed)
-    repeated = (group for group in same.values() if len(group) > 1)
+    repeated = (group for group in grouped(keyed).values() if len(group) > 1)
     for groups in layered(repeated, attrgetter("tensor", "source", "target")):
         seen = f"{_moved_text(groups[0][0])} redistributed {times_text(groups)}"
-        saved = repeats_of(groups)
+        saved = [*repeats_of(groups), *observed.gradients_of(repeats_in_pass(groups), Redistribution)]
         yield _saving(observed, seen, "redistribute it once before", [*chain(*groups)], saved)
 
 
@@ -130,7 +126,8 @@ def gathered_parameters(observed: Observed) -> Iterator[Finding]:
     keyed = (((one.place and (one.place.file, one.place.line), one.mesh), one) for one in gathered)
     for group in grouped(keyed).values():
         seen = f"{plural(len(group), 'parameter')} of one dimension gathered by modules"
-        yield _saving(observed, seen, "place them as Replicate()", group, Repeats(group, []))
+        saved = [*group, *observed.gradients_of(group, Redistribution)]
+        yield _saving(observed, seen, "place them as Replicate()", group, saved)
 
 
 def gathered_one_by_one(observed: Observed) -> Iterator[Finding]:
@@ -213,7 +210,7 @@ def gradients_reduced_again(observed: Observed) -> Iterator[Finding]:
     of_tensors = grouped((one.tensor_number, one) for one in in_optimizer).values()
     again = [group for group in of_tensors if len(group) > 1]
     if again:
-        others = [one for group in again for one in group[1:]]
+        others = repeats_of(again)
         seen = f"{plural(len(again), 'partial gradient')} reduced {len(others) + len(again)} times"
         change = "redistribute each gradient once before the step of the optimizer"
         yield observed.saving([*chain(*again)], seen, change, others)
@@ -265,8 +262,7 @@ def repeated_implied_redistributions(observed: Observed) -> Iterator[Finding]:
     for groups in layered(again, attrgetter("op", "tensor", "source", "target")):
         every = [*chain(*groups)]
         if not all(map(is_backward, every)):
-            others = [one for group in groups for one in group[1:]]
-            yield _implied_finding(observed, every, "redistribute it once before", others)
+            yield _implied_finding(observed, every, "redistribute it once before", repeats_of(groups))
 
 
 def implied_redistributions(observed: Observed) -> Iterator[Finding]:
