@@ -83,8 +83,8 @@ def advise(
         >>> advise([StepCounts(hits=3)])
         ()
     """
-    stepped = optimizers or (recorded.optimizers if recorded else ())
-    observed = Observed(steps, recorded, cells, stepped, collector)
+    recorded = recorded or StepCounts()
+    observed = Observed(steps, recorded, cells, optimizers or recorded.optimizers, collector)
     found = []
     for rule in RULES:
         findings = [*rule.find(observed)]

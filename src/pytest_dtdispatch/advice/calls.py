@@ -11,7 +11,7 @@ from pytest_dtdispatch.steps.events import Miss, OpCalls
 
 def _loops(observed: Observed) -> list[OpCalls]:
     """Return repeated calls at lines of the program. Autograd makes those of backward."""
-    every = (each for each in observed.ops if each.replacement and each.count >= MIN_CALLS)
+    every = (each for each in observed.recorded.ops if each.replacement and each.count >= MIN_CALLS)
     return [each for each in every if each.is_alike and not (each.via or is_backward(each))]
 
 

@@ -27,7 +27,7 @@ def slow_optimizer(observed: Observed) -> Iterator[Finding]:
     """Advise if an optimizer of torch runs ops on DTensors that one op over lists can replace."""
     one = next(iter(observed.optimizers)) if len(observed.optimizers) == 1 else None
     cells = [cell for cell in observed.cells if cell.place and cell.place.phase is Phase.OPTIMIZER]
-    recorded = [each for each in observed.ops if each.place and each.place.phase is Phase.OPTIMIZER]
+    recorded = [each for each in observed.recorded.ops if each.place and each.place.phase is Phase.OPTIMIZER]
     dispatched = [cell for cell in cells if cell.part == Part.DISPATCH]
     calls = sum(each.count for each in recorded if each.via) or round(sum(cell.calls for cell in dispatched))
     names = {each.op.partition(".")[0] for each in recorded if each.via} or {cell.op for cell in dispatched}
@@ -116,7 +116,7 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
     aliasing = {"detach.default", "alias.default"}  # these only return another reference to a tensor
     mixing = {  # modules with ops that need more than the elements that this rank has
         INDEX.sub("*", each.place.module)
-        for each in observed.ops
+        for each in observed.recorded.ops
         if each.place and not (each.is_pointwise or each.op in aliasing)
     }
     for module, cells in of_module.items():
@@ -137,7 +137,7 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
             cell.ns for cell in observed.cells
         )
         is_slow = many_ns > 5 * local_ns  # it is 6 to 10 times for a small shard
-        if left > 0 and is_slow and is_local and is_large and observed.ops:
+        if left > 0 and is_slow and is_local and is_large and observed.recorded.ops:
             seen = f"dispatch and autograd cost {many_ns / max(local_ns, 1):,.0f} times the local ops"
             change = "run the module on local tensors, by local_map"
             saved_ns = ns[Part.DISPATCH] * left / calls  # plain tensors have autograd nodes too

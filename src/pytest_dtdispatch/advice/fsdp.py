@@ -48,15 +48,22 @@ def _modules(observed: Observed, groups: Iterable[int]) -> str:
 
 def micro_batches(observed: Observed) -> Iterator[Finding]:
     """Advise if FSDP2 reduces gradients in several passes that nothing uses before the last."""
-    saved: defaultdict[str, list[Collective]] = defaultdict(list)
+    saved: defaultdict[str, list[Collective]] = defaultdict(list)  # by change, with a placeholder for modules
     reductions = ((one.fsdp_group, one) for one in _of_groups(observed, is_gather=False))
     for number, reduced in grouped(reductions).items():
         by_pass = grouped((one.after, one) for one in reduced)
         passes = [by_pass[after] for after in sorted(by_pass)]
         skipped = [one for one, other in pairwise(passes) if other[0].accumulates]
         if skipped:
-            group = observed.groups[number]
-            saved[_change_to_skip(group, len(passes) - len(skipped))] += chain(*skipped)
+            change = "call set_requires_gradient_sync(False) on {} before all passes but the last"
+            if len(passes) - len(skipped) > 1:
+                change += " before each use of the gradients"
+            sums_in = observed.groups[number].sums_in
+            if sums_in:
+                change += (
+                    f", with reduce_dtype=torch.float32 in the policy: else they are summed in {sums_in}"
+                )
+            saved[change] += chain(*skipped)
     for change, others in saved.items():
         groups = {one.fsdp_group for one in others}
         of_each = grouped((one.fsdp_group, one) for one in others).values()
@@ -71,14 +78,6 @@ def micro_batches(observed: Observed) -> Iterator[Finding]:
             ns=observed.ns_of(others),
             bytes=bytes_of(others),
         )
-
-
-def _change_to_skip(group: FsdpGroup, uses: int) -> str:
-    """Return the change that skips reductions of a group, with a placeholder for its modules."""
-    change = "call set_requires_gradient_sync(False) on {} before all passes but the last"
-    change += " before each use of the gradients" if uses > 1 else ""
-    dtype = ", with reduce_dtype=torch.float32 in the policy: else they are summed in "
-    return f"{change}{dtype}{group.sums_in}" if group.sums_in else change
 
 
 def repeated_gathers(observed: Observed) -> Iterator[Finding]:

@@ -106,14 +106,14 @@ class Observed:
 
     Args:
         steps: counts of each counted step.
-        recorded: counts of an earlier step all of whose ops were recorded; None without one.
+        recorded: counts of an earlier step all of whose ops were recorded; empty without one.
         cells: cells of the budget of such a step; empty if there are only counts.
         optimizers: optimizers that stepped in the budget.
         collector: pauses of the garbage collector in steps of the budget; None if not measured.
     """
 
     steps: Sequence[StepCounts]
-    recorded: StepCounts | None = None
+    recorded: StepCounts = field(default_factory=StepCounts)
     cells: Sequence[Cell] = ()
     optimizers: Collection[OptimizerStep | None] = ()
     collector: CollectorPauses | None = None
@@ -122,7 +122,7 @@ class Observed:
     @cached_property
     def is_proved(self) -> bool:
         """Whether the events are those of the recorded step: they equal those of the last counted one."""
-        if self.recorded is None or not self.recorded.is_recorded or not self.steps:
+        if not self.recorded.is_recorded or not self.steps:
             return False
         of_recorded, last = (
             [(type(event), event.origin) for event in step.events if not isinstance(event, Miss)]
@@ -131,15 +131,12 @@ class Observed:
         return of_recorded == last
 
     @cached_property
-    def events(self) -> tuple[StepEvent, ...]:
-        """Events of the recorded step if it is like the last counted one, else of the latter."""
-        step = self.recorded if self.is_proved else self.steps[-1] if self.steps else None
-        return step.events if step else ()
-
-    @cached_property
     def _by_kind(self) -> dict[type, list[StepEvent]]:
-        by_kind: dict[type, list[StepEvent]] = grouped((type(event), event) for event in self.events)
-        by_kind[Miss] = [*self.steps[-1].missed] if self.steps else []
+        """Events of the recorded step if it is like the last counted one, else of the latter."""
+        last = self.steps[-1] if self.steps else StepCounts()
+        events = self.recorded.events if self.is_proved else last.events
+        by_kind: dict[type, list[StepEvent]] = grouped((type(event), event) for event in events)
+        by_kind[Miss] = [*last.missed]
         return by_kind
 
     @cached_property
@@ -147,15 +144,10 @@ class Observed:
         """Whether all counted steps call equally many ops: a plan for a list is valid for one length."""
         return len({step.calls for step in self.steps}) <= 1
 
-    @property
-    def ops(self) -> tuple[OpCalls, ...]:
-        """Calls of ops on DTensors in the recorded step."""
-        return self.recorded.ops if self.recorded else ()
-
     @cached_property
     def groups(self) -> dict[int, FsdpGroup]:
         """Groups of FSDP2 in the recorded step, by number."""
-        return {group.number: group for group in self.recorded.groups} if self.recorded else {}
+        return {group.number: group for group in self.recorded.groups}
 
     def every(self, kind: type[E]) -> list[E]:
         """Return all events of a kind. Misses are those of the last counted step."""
@@ -190,7 +182,7 @@ class Observed:
     def _counts(self) -> Counter[Hashable]:
         """Number of events by cost and line, and by cost."""
         counts = Counter[Hashable]()
-        for event in chain(*self._by_kind.values(), self.ops):
+        for event in chain(*self._by_kind.values(), self.recorded.ops):
             for cost in costs_of(event):
                 counts.update(((cost, line_of(event.place)), cost))
         return counts
