@@ -225,7 +225,7 @@ class BudgetMeasurement:
                 yield from self._step(traced())
                 yield True
         if not self._tracer.is_interrupted:
-            roots = steps_among(_on_python_clock(events, anchors), marks)
+            roots = steps_among(on_python_clock(events, anchors), marks)
             self._traced = [tuple(slices(root)) for root in roots[-TRACED_STEPS:]]
 
     def _run_block(self, count: int) -> Iterator[bool]:
@@ -383,8 +383,8 @@ def _enter_anchors(marks: Marks) -> list[tuple[int, int]]:
     return anchors
 
 
-def clock_offset_ns(events: Sequence[Event], anchors: Sequence[tuple[int, int]]) -> int:
-    """Return Python's clock minus the profiler's, from the anchor with the shortest time between readings.
+def on_python_clock(events: Sequence[Event], anchors: Sequence[tuple[int, int]]) -> list[Event]:
+    """Convert times of the profiler's clock by the anchor with the shortest time between its readings.
 
     A thread that lost its core for 300 ms between two readings would otherwise assign ops to wrong lines.
     """
@@ -392,11 +392,7 @@ def clock_offset_ns(events: Sequence[Event], anchors: Sequence[tuple[int, int]])
     offsets = []
     for (before_ns, after_ns), begin_ns in zip(anchors, begins, strict=True):
         offsets.append((after_ns - before_ns, (before_ns + after_ns) // 2 - begin_ns))
-    return min(offsets)[1]
-
-
-def _on_python_clock(events: Sequence[Event], anchors: Sequence[tuple[int, int]]) -> list[Event]:
-    offset_ns = clock_offset_ns(events, anchors)
+    _, offset_ns = min(offsets)
     return [
         event._replace(begin_ns=event.begin_ns + offset_ns, end_ns=event.end_ns + offset_ns)
         for event in events
@@ -450,7 +446,7 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], object]) -> It
             yield
         off_core_ns = waits.read() - off_core_ns
     is_traced |= tracer.is_interrupted
-    [root] = steps_among(_on_python_clock(events, anchors), marks)
+    [root] = steps_among(on_python_clock(events, anchors), marks)
     event_ns, timeline = min_event_ns(), tuple(slices(root))
     timed = (one.with_timing_cost(one.events * event_ns) for one in timeline)
     untraced = tuple(
