@@ -11,6 +11,7 @@ import pytest
 
 from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.advice.fsdp import SMALL_GROUP_BYTES
+from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.core.events import Cell, CodePlace, FsdpGroup, Part, Phase
 from pytest_dtdispatch.core.results import Advice
 from pytest_dtdispatch.steps.events import AnyEvent, Collective
@@ -53,7 +54,7 @@ def found(
 ) -> tuple[Advice, ...]:
     step = StepCounts(events=events)
     recorded = replace(step, is_recorded=is_recorded, groups=tuple(groups))
-    return advise([step] * 3, recorded, cells, sum(cell.ns for cell in cells))
+    return advise([step] * 3, recorded, Budget("step", sum(cell.ns for cell in cells), tuple(cells)))
 
 
 def rules(*events: AnyEvent, **more: Any) -> list[tuple[str, int]]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pytest_dtdispatch.advice import MAX_FINDINGS, advise
 from pytest_dtdispatch.advice.model import where
 from pytest_dtdispatch.advice.placements import MIN_LOGITS_BYTES
+from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.core.events import (
     FOREACH,
     FUSED,
@@ -75,7 +76,8 @@ def found(
 ) -> tuple[Advice, ...]:
     step = StepCounts(events=events)
     recorded = replace(step, is_recorded=is_recorded, ops=tuple(ops), groups=(FsdpGroup(1),))
-    return advise([step] * steps, recorded, cells, sum(cell.ns for cell in cells), [optimizer])
+    budget = Budget("step", sum(cell.ns for cell in cells), tuple(cells))
+    return advise([step] * steps, recorded, budget, [optimizer])
 
 
 def rules(*events: AnyEvent, **more: Any) -> list[tuple[str, int]]:
@@ -610,9 +612,10 @@ def test_single_or_unfixable_misses_have_no_advice() -> None:
 
 
 def test_misses_without_a_line_have_a_cost() -> None:
-    cells = [replace(spent(TRAIN, 900, Part.PROPAGATION, "clamp"), place=None)]
+    cell = replace(spent(TRAIN, 900, Part.PROPAGATION, "clamp"), place=None)
     event = miss("clamp", "value of max", "value of max", remedy=Remedy.NUMBER)
-    [advice] = advise([StepCounts(events=(event,))] * 2, None, cells, 1_000 * US)
+    budget = Budget("step", 1_000 * US, (cell,))
+    [advice] = advise([StepCounts(events=(event,))] * 2, None, budget)
     assert advice.ns == 900 * US
 
 
@@ -634,8 +637,8 @@ def test_constant_growth_names_its_matching_source() -> None:
 def test_avoiding_new_plans_saves_their_misses() -> None:
     first = miss("slice.Tensor", "value of start", "value of start")
     step = StepCounts(events=(first,), cache_growth=(("native", 1), ("FakeTensor", 2)))
-    cells = [spent(TRAIN, 900, Part.PROPAGATION, "slice")]
-    [advice] = advise([step] * 2, None, cells, 1_000 * US)
+    budget = Budget("step", 1_000 * US, (spent(TRAIN, 900, Part.PROPAGATION, "slice"),))
+    [advice] = advise([step] * 2, None, budget)
     assert advice.seen == "2 cached plans more after each step, as of slice.Tensor at train.py:7 (forward)"
     assert (advice.saves, advice.kind) == ("saves at most 1 miss", AdviceKind.CPU_TIME)
     assert (advice.count, advice.ns) == (1, 900 * US)
@@ -775,9 +778,8 @@ def test_redistribution_without_bytes_saves_cpu_time() -> None:
 
 
 def test_advice_never_promises_more_than_the_step() -> None:
-    [advice] = advise(
-        [StepCounts(events=(moved(TRAIN, op="add"),))], None, [spent(TRAIN, 90, op="add")], 60 * US
-    )
+    budget = Budget("step", 60 * US, (spent(TRAIN, 90, op="add"),))
+    [advice] = advise([StepCounts(events=(moved(TRAIN, op="add"),))], None, budget)
     assert (advice.ns, advice.share) == (60 * US, 1.0)
 
 
@@ -850,7 +852,7 @@ def test_arbitrary_events_have_valid_advice(
     steps: list[StepCounts], cells: list[Cell], step_ns: float, is_recorded: bool
 ) -> None:
     recorded = replace(steps[-1], is_recorded=is_recorded) if steps else None
-    every = advise(steps, recorded, cells, step_ns)
+    every = advise(steps, recorded, Budget("step", step_ns, tuple(cells)))
     classes = Counter((one.kind, bool(one.change)) for one in every)
     assert max(classes.values(), default=0) <= MAX_FINDINGS
     assert all(one.lines and one.rule and bool(one.change) == (one.count >= 1) for one in every)

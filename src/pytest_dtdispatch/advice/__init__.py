@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from pytest_dtdispatch.advice import calls, collectives, conversions, costs, fsdp, placements, reads
 from pytest_dtdispatch.advice.model import Finding, Observed, Rule, line_texts, where
-from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.model import Budget, MeasuredBudget
-from pytest_dtdispatch.core.events import Cell, OptimizerStep
+from pytest_dtdispatch.core.events import OptimizerStep
 from pytest_dtdispatch.core.results import PARTIAL_READS, Advice, AdviceKind
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.steps.events import Collective, Redistribution
@@ -61,20 +60,16 @@ RULES = (
 def advise(
     steps: Sequence[StepCounts],
     recorded: StepCounts | None = None,
-    cells: Sequence[Cell] = (),
-    step_ns: float = 0.0,
+    budget: Budget | None = None,
     optimizers: Collection[OptimizerStep | None] = (),
-    collector: CollectorPauses | None = None,
 ) -> tuple[Advice, ...]:
     """Return the advice of all rules on a step, by class, the largest saving of a class first.
 
     Args:
         steps: counts of each step after the warm-up.
         recorded: counts of an earlier step all of whose ops were recorded; None without one.
-        cells: cells of the budget of such a step; empty if there are only counts.
-        step_ns: length of the step without waits for a core, in nanoseconds; 0 if unknown.
+        budget: budget of such a step; None if there are only counts.
         optimizers: optimizers that stepped in the budget.
-        collector: pauses of the garbage collector in steps of the budget; None if not measured.
 
     Returns:
         At most ten pieces of advice of each class.
@@ -83,14 +78,15 @@ def advise(
         >>> advise([StepCounts(hits=3)])
         ()
     """
-    recorded = recorded or StepCounts()
-    observed = Observed(steps, recorded, cells, optimizers or recorded.optimizers, collector)
+    recorded, budget = recorded or StepCounts(), budget or Budget("step")
+    stepped = optimizers or recorded.optimizers
+    observed = Observed(steps, recorded, budget.cells, stepped, budget.collector)
     found = []
     for rule in RULES:
         findings = [*rule.find(observed)]
         for one in findings:
             observed.claim(one.events if one.claims is None else one.claims)
-            found.append((_advice(rule, one, step_ns), one))
+            found.append((_advice(rule, one, budget.measured_ns), one))
     found.sort(key=lambda pair: pair[0].order)
     advice = []
     numbers = Counter[tuple[AdviceKind, bool]]()
@@ -135,6 +131,5 @@ def _advice(rule: Rule, one: Finding, step_ns: float) -> Advice:
 
 def with_advice(measured: MeasuredBudget) -> Budget:
     """Return a measured budget with advice."""
-    budget, counted, recorded = measured.budget, measured.counted, measured.recorded
-    of_budget = budget.cells, budget.measured_ns, measured.optimizers, budget.collector
-    return replace(budget, advice=advise(counted, recorded, *of_budget))
+    advice = advise(measured.counted, measured.recorded, measured.budget, measured.optimizers)
+    return replace(measured.budget, advice=advice)

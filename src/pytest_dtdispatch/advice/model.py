@@ -113,10 +113,10 @@ class Observed:
     """
 
     steps: Sequence[StepCounts]
-    recorded: StepCounts = field(default_factory=StepCounts)
-    cells: Sequence[Cell] = ()
-    optimizers: Collection[OptimizerStep | None] = ()
-    collector: CollectorPauses | None = None
+    recorded: StepCounts
+    cells: Sequence[Cell]
+    optimizers: Collection[OptimizerStep | None]
+    collector: CollectorPauses | None
     _claimed: set[int] = field(default_factory=set, init=False)
 
     @cached_property
