@@ -148,7 +148,6 @@ class OpCounter:
         self._log: list[Called | _Propagated | AnyEvent] = []
         self._transfers = TransferRecorder(self._lines, self._log)
         self._flow = self._transfers.flow
-        self._is_recorded = False  # whether all ops of the lap are recorded
         self._open, self._recording = ExitStack(), ExitStack()
         self.records_transfers = False
         self._notes: CallNotes | None = None
@@ -269,7 +268,7 @@ class OpCounter:
         self._thread.begin(self._lap)
         self._lines.begin_step()
         self._transfers.begin_step()
-        self._is_recorded = self._flow.is_on
+        self._is_recorded = self._flow.is_on  # whether all ops of the lap are recorded
         self._log.clear()
         self._python_hits = self._unpropagated = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -444,9 +445,8 @@ def merge_texts(texts: Sequence[str]) -> str:
     low, high = extremes(texts)
     if NUMBER.sub("", low) != NUMBER.sub("", high):
         words, others = low.split(" "), high.split(" ")
-        both = enumerate(zip(words, others, strict=False))
-        shared = next((n for n, (word, other) in both if word != other), min(len(words), len(others)))
-        return f"{low} ... {' '.join(others[shared:])}"
+        shared = os.path.commonprefix([words, others])  # noqa: RUF071 (of words, not of folders)
+        return f"{low} ... {' '.join(others[len(shared) :])}"
     pairs = zip(NUMBER.findall(low), NUMBER.findall(high), strict=True)
     return _with_numbers(low, [least if least == most else f"{least}-{most}" for least, most in pairs])
 

@@ -115,22 +115,28 @@ class TransferRecorder:
 
     def __init__(self, lines: Any, log: list[Any]) -> None:
         self._lines, self._log = lines, log
-        self._inputs: defaultdict[Hashable, list[ModuleInput]] = defaultdict(list)  # by call and argument
         self.flow = DataFlow(lines.frames)
-        self._passes = 0  # backward passes of the step that ended
         self._contents: dict[Hashable, int] = {}  # numbers of the values of all parameters of a group
-        self._reduced: dict[int, Reduced] = {}  # last reductions, by number of the group
-        self._moves: list[Redistribution] = []  # of the step
-        self._uses: dict[int, Use] = {}  # of redistributions, conversions and reads, by the id of the event
-        self._referred: list[Converted] = []  # those since the last backward pass
         self._meshes: dict[Any, int] = {}
         self._running = Running()
         self.origins = Origins(self._note_optimizer)
-        self._stepped: dict[int, OptimizerStep | None] = {}
         self._numbers = TensorNumbers()
         self._optimizers, self._fsdp_groups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         # Position in the log, and explicit redistribution, by its node in the graph of autograd.
         self._graph = WeakIdKeyDictionary()
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Forget the last step."""
+        self.origins.begin_step()
+        self.flow.begin_step()
+        self._inputs: defaultdict[Hashable, list[ModuleInput]] = defaultdict(list)  # by call and argument
+        self._passes = 0  # backward passes that ended
+        self._reduced: dict[int, Reduced] = {}  # last reductions, by number of the group
+        self._moves: list[Redistribution] = []
+        self._uses: dict[int, Use] = {}  # of redistributions, conversions and reads, by the id of the event
+        self._referred: list[Converted] = []  # those since the last backward pass
+        self._stepped: dict[int, OptimizerStep | None] = {}
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Record the op whose arguments are redistributed, and its number of tensor arguments."""
@@ -223,18 +229,6 @@ class TransferRecorder:
 
     def _mesh_number(self, mesh: Any) -> int:
         return self._meshes.setdefault(mesh, len(self._meshes) + 1)
-
-    def begin_step(self) -> None:
-        """Forget the last step."""
-        self.origins.begin_step()
-        self.flow.begin_step()
-        self._passes = 0
-        self._stepped.clear()
-        self._moves.clear()
-        self._uses.clear()
-        self._referred.clear()
-        self._reduced.clear()
-        self._inputs.clear()
 
     def _note_optimizer(self, optimizer: Optimizer) -> None:
         if self.flow.is_on:
