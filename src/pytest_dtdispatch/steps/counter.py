@@ -31,14 +31,14 @@ from pytest_dtdispatch.steps.events import (
 from pytest_dtdispatch.steps.growth import LiveObjects
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, describe
-from pytest_dtdispatch.steps.transfers import Function, TransferRecorder
+from pytest_dtdispatch.steps.transfers import TransferRecorder
 from pytest_dtdispatch.torchapi.calls import OpCall, propagated_call
 from pytest_dtdispatch.torchapi.collectives import observe_transfers
 from pytest_dtdispatch.torchapi.groups import is_first_of_group
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS
 from pytest_dtdispatch.torchapi.observe import observe_ops
 from pytest_dtdispatch.torchapi.ops import hidden_from_constructors, open_modes, takes_tensors
-from pytest_dtdispatch.torchapi.profiling import ProfilerRange
+from pytest_dtdispatch.torchapi.profiling import Function, ProfilerRange
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.reads import observe_reads
 from pytest_dtdispatch.torchapi.signatures import signature_of

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -41,7 +41,7 @@ from pytest_dtdispatch.torchapi.ops import op_name
 from pytest_dtdispatch.torchapi.optimizers import count_sharded_matrices, describe_optimizer
 from pytest_dtdispatch.torchapi.origins import Origins, may_be_owned, observe_marked
 from pytest_dtdispatch.torchapi.plans import free_dims, merges_dimensions
-from pytest_dtdispatch.torchapi.profiling import ProfilerRange
+from pytest_dtdispatch.torchapi.profiling import Function, ProfilerRange
 from pytest_dtdispatch.torchapi.reads import is_compared, is_host_read, waits_for_device
 from pytest_dtdispatch.torchapi.signatures import dtype_text, placement_text, spec_text
 from pytest_dtdispatch.torchapi.tensors import (
@@ -60,25 +60,6 @@ from pytest_dtdispatch.torchapi.tensors import (
     tensors_in,
     version_of,
 )
-
-Function = Callable[..., Any]
-
-
-@dataclass
-class Reduced:
-    """Last reduction of the gradients of an FSDP group.
-
-    Args:
-        group: the group.
-        contents: number of the values of its parameters.
-        how: settings of the reduction.
-        gradients: memory and number of uses of each gradient after the backward pass.
-    """
-
-    group: Any = field(compare=False)
-    contents: int
-    how: Hashable
-    gradients: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
 
 class Running(threading.local):
@@ -132,7 +113,10 @@ class TransferRecorder:
         self.flow.begin_step()
         self._inputs: defaultdict[Hashable, list[ModuleInput]] = defaultdict(list)  # by call and argument
         self._passes = 0  # backward passes that ended
-        self._reduced: dict[int, Reduced] = {}  # last reductions, by number of the group
+        # By number of the FSDP group: contents and settings of its last reduction.
+        self._reduced: dict[int, Hashable] = {}
+        # Likewise: memory and number of uses of each gradient after that backward pass.
+        self._gradients: dict[int, tuple[tuple[int, int], ...]] = {}
         self._moves: list[Redistribution] = []
         self._uses: dict[int, Use] = {}  # of redistributions, conversions and reads, by the id of the event
         self._referred: list[Converted] = []  # those since the last backward pass
@@ -306,9 +290,10 @@ class TransferRecorder:
             )
             contents = self._contents.setdefault(numbers, len(self._contents) + 1)
             if ran.kind != "all_gather":
-                reduced = Reduced(group, contents, how_reduced(group))
-                last, self._reduced[ran.fsdp_group] = self._reduced.get(ran.fsdp_group), reduced
-                accumulates = last == reduced and last.gradients == self._gradients_of(group) != ()
+                reduced, number = (contents, how_reduced(group)), ran.fsdp_group
+                is_same, self._reduced[number] = self._reduced.get(number) == reduced, reduced
+                gradients = self._gradients.pop(number, ())
+                accumulates = is_same and gradients == self._gradients_of(group) != ()
         tensors = [] if ran.is_redistributing else tensors_in(values)
         self.flow.use(tensors if group is None else ())
         depth = self.flow.transfer(tensors, tensors)
@@ -487,8 +472,9 @@ class TransferRecorder:
         finally:
             self._passes += is_outermost
             observe_marked()
-            for reduced in self._reduced.values() if is_outermost and self.flow.is_on else ():
-                reduced.gradients = self._gradients_of(reduced.group)
+            for group, number in self._fsdp_groups.items() if is_outermost and self.flow.is_on else ():
+                if number in self._reduced:
+                    self._gradients[number] = self._gradients_of(group)
 
     def on_read(self, run: Function, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Record a read of a tensor by the host; nested reads are part of it."""
