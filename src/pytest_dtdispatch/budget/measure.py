@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_dtdispatch.budget.collector import CollectorPauses, PauseMeter
-from pytest_dtdispatch.budget.model import Budget, MeasuredBudget, cells_of, tracing_ns
+from pytest_dtdispatch.budget.model import MIN_WAITED, Budget, MeasuredBudget, cells_of, tracing_ns
 from pytest_dtdispatch.budget.regions import (
     ClockedRange,
     Mark,
@@ -43,6 +43,7 @@ from pytest_dtdispatch.lines.line_tracer import MAX_TRACING, LineTracer
 from pytest_dtdispatch.replay.guard import MeasurementLock
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import Agreement, agreed
+from pytest_dtdispatch.rounds.sampler import Clock
 from pytest_dtdispatch.rounds.timing import gc_paused, no_op
 from pytest_dtdispatch.stats.intervals import median_interval
 from pytest_dtdispatch.steps.counter import StepCounter
@@ -60,10 +61,7 @@ BLOCKS = 4
 WARM_NS, MAX_DISCARDED = 20_000_000, 40
 TRACED_STEPS = 2  # after one untraced step
 COUNTED_STEPS = 3  # after one discarded step; input of advice
-MIN_OFF_CORE = 0.01  # minimum share of a step for a note, and for marks on a clock without waits
 ANOTHER_TRACER = "lines are not known: another tracer of Python runs, such as a debugger or coverage"
-
-Clock = Callable[[], int]  # returns nanoseconds
 
 
 class StepTime(NamedTuple):
@@ -350,7 +348,7 @@ def marking_clock(waits: CoreWaits, undisturbed: Sequence[StepTime]) -> Clock:
     """
     wait_ns = statistics.median(step.off_core_ns for step in undisturbed) if waits.is_counted else 0
     wall_ns = statistics.median(step.wall_ns for step in undisturbed)
-    return waits.clock if wait_ns >= MIN_OFF_CORE * wall_ns else time.perf_counter_ns
+    return waits.clock if wait_ns >= MIN_WAITED * wall_ns else time.perf_counter_ns
 
 
 def steps_among(events: Sequence[Event], marks: Marks) -> list[Node]:
@@ -422,7 +420,7 @@ def fsdp_note(timelines: Sequence[Timeline]) -> str:
 
 def off_core_text(waits: CoreWaits, ns: float, step_ns: float) -> str:
     """Describe the time in which a step was not on a core; empty if it is less than 1 % of the step."""
-    if ns < MIN_OFF_CORE * step_ns:
+    if ns < MIN_WAITED * step_ns:
         return ""
     kind = "waiting for a core" if waits.is_counted else "not on a core (waiting and sleeping)"
     return f"{kind}: {MICROSECONDS.text(ns)} us of {MICROSECONDS.text(step_ns)}"

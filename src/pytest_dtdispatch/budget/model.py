@@ -19,6 +19,9 @@ from pytest_dtdispatch.lines.traced_line import TracedLine
 from pytest_dtdispatch.steps.events import Redistribution
 from pytest_dtdispatch.steps.model import StepCounts
 
+# Minimum share of a step that waits for a core: for a note, and for marks on a clock without waits.
+MIN_WAITED = 0.01
+
 
 @dataclass(frozen=True)
 class CostShare:

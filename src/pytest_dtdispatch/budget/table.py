@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.data import budgets_data
-from pytest_dtdispatch.budget.model import Budget, fold_shares
+from pytest_dtdispatch.budget.model import MIN_WAITED, Budget, fold_shares
 from pytest_dtdispatch.core.events import FSDP, REDISTRIBUTION, Part
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import UNITS, first_of, plural, short, shorten_path
@@ -37,7 +37,6 @@ OWN = (Part.LOCAL, Part.OTHER)  # parts that are the program's own: DTensor cann
 # Of a brief view: changes of each class, causes of redistributions, and the smallest share of a part.
 MAX_CHANGES, MAX_CAUSES, MIN_PART = 2, 3, 0.03
 MAX_LINES = 10  # of each division, unless all are requested
-MIN_WAITED = 0.01  # minimum time of waiting for a core that is noted, as a share of the step
 
 
 def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
