@@ -8,6 +8,7 @@ import pytest
 
 from pytest_dtdispatch.core.measurement import INSTRUCTIONS, Figures, Profile, State
 from pytest_dtdispatch.errors import MeterError
+from pytest_dtdispatch.instructions import instruction_sampler
 from pytest_dtdispatch.instructions.instruction_sampler import (
     AFFORDABLE,
     AFFORDABLE_MISSES,
@@ -17,9 +18,9 @@ from pytest_dtdispatch.instructions.instruction_sampler import (
     WARMUP_CALLS,
     WARMUP_MISSES,
     InstructionSampler,
-    MethodCache,
     check,
     counts_lookups,
+    forget_methods,
 )
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.rounds.rounds import Rounds
@@ -50,13 +51,11 @@ class Script:
         self.instructions = instructions
         self.readings: dict[int, int] = {}
         self.forgotten_at: list[int] = []
-        self.can_forget = True
         self.profiler: Profiler | None = None
         self.sampler = InstructionSampler(lambda: (Meter(lambda: 0, self.end), self.profiler), self.forget)
 
-    def forget(self) -> bool:
+    def forget(self) -> None:
         self.forgotten_at.append(self.bench.op.calls)
-        return self.can_forget
 
     def end(self) -> int:
         number = self.bench.op.calls - 1
@@ -169,12 +168,14 @@ def test_invalid_counter_readings_are_refused(bench: Bench, reading: int) -> Non
         assert [str(reason) for reason in counted.refused] == ["the meter did not count (1x)"]
 
 
-def test_exhausted_method_cache_versions_add_a_remark(bench: Bench) -> None:
+def test_exhausted_method_cache_versions_add_a_remark(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(bench)
     assert script.take(rounds=2, repeat=2).remarks == ()
-    script.can_forget = False
+    monkeypatch.setattr(instruction_sampler, "MAX_LAYOUTS", 2)
     [remark] = script.take(rounds=2, repeat=2).remarks
     assert remark.startswith("counted in one layout")
+    assert len(script.forgotten_at) == 2
+    assert 0 < MAX_LAYOUTS < 1000, "versions of a type in a process"
 
 
 def test_each_counted_state_is_profiled(bench: Bench) -> None:
@@ -219,7 +220,7 @@ class Derived(Base):
 def test_cleared_method_cache_finds_methods_and_changes() -> None:
     derived = Derived()
     for _ in range(3):
-        assert MethodCache().forget()
+        forget_methods()
         assert derived.method() == "base"
         assert str(1) + repr([2]) == "1[2]"
     Derived.method = lambda self: "derived"  # type: ignore[method-assign]
@@ -228,12 +229,6 @@ def test_cleared_method_cache_finds_methods_and_changes() -> None:
     finally:
         del Derived.method
     assert derived.method() == "base"
-
-
-def test_method_cache_stops_before_versions_run_out() -> None:
-    cache = MethodCache(max_layouts=2)
-    assert [cache.forget() for _ in range(4)] == [True, True, False, False]
-    assert 0 < MAX_LAYOUTS < 1000
 
 
 @pytest.mark.parametrize(("searched", "counts"), [(3_000, False), (3_300, False), (5_900, True)])

@@ -52,26 +52,15 @@ HIT_BLOCKS = 5  # maximum number of blocks of hits
 MAX_LAYOUTS = 600
 
 
-class MethodCache:
-    """CPython's method cache, whose slots change if types get new versions.
+def forget_methods(of: type = object) -> None:
+    """Mark a type and its subtypes as changed: at its next method lookup, each gets a new version.
 
     Source: ``PyType_Modified`` of CPython's stable interface, "Invalidate the internal lookup cache for the
-    type and all of its subtypes". It marks ``object`` as changed, so that each type gets a new version at its
-    next method lookup.
+    type and all of its subtypes".
     """
-
-    def __init__(self, max_layouts: int = MAX_LAYOUTS) -> None:
-        self.modified = ctypes.pythonapi.PyType_Modified
-        self.modified.argtypes, self.modified.restype = (ctypes.py_object,), None
-        self._left = max_layouts
-
-    def forget(self) -> bool:
-        """Invalidate all versions; return False, without effect, if this process has had too many."""
-        if not self._left:
-            return False
-        self._left -= 1
-        self.modified(object)
-        return True
+    modified = ctypes.pythonapi.PyType_Modified
+    modified.argtypes, modified.restype = (ctypes.py_object,), None
+    modified(of)
 
 
 def counts_lookups(meter: Meter) -> bool:
@@ -81,12 +70,11 @@ def counts_lookups(meter: Meter) -> bool:
     for _ in range(depth):
         derived = type("Derived", (derived,), {})
     unrelated = type("Unrelated", (), {})  # its modification changes no other class
-    modified = MethodCache().modified
 
-    def minimum(forget: type) -> int:
+    def minimum(of: type) -> int:
         counts = []
         for _ in range(MIN_CALLS):
-            modified(forget)
+            forget_methods(of)
             begun = meter.begin()
             hasattr(derived, "no_such_name")
             counts.append(meter.end() - begun)
@@ -102,9 +90,8 @@ class InstructionSampler(Sampler):
     Args:
         make_meter: function that starts counting, and returns the meter, and a profiler if requested. It is
             called once, for the first row, so that earlier code such as imports runs at full speed.
-        forget_methods: function that moves methods to other slots of CPython's method cache, and returns
-            False if it cannot. By default types get new versions if the meter counts lookups; if not, hits
-            have one block.
+        forget_methods: function that moves methods to other slots of CPython's method cache. By default
+            types get new versions if the meter counts lookups; if not, hits have one block.
     """
 
     name, unit, is_exact = "instructions", INSTRUCTIONS, True
@@ -112,11 +99,12 @@ class InstructionSampler(Sampler):
     def __init__(
         self,
         make_meter: Callable[[], tuple[Meter, Profiler | None]],
-        forget_methods: Callable[[], bool] | None = None,
+        forget_methods: Callable[[], object] | None = None,
     ) -> None:
         self._make_meter = make_meter
         self._meter: Meter | None = None
         self._forget_methods = forget_methods
+        self._layouts = 0  # of the method cache so far
         self._has_layouts = True
 
     @property
@@ -125,13 +113,17 @@ class InstructionSampler(Sampler):
         if self._meter is None:
             self._meter, self.profiler = self._make_meter()
             if self._forget_methods is None and counts_lookups(self._meter):
-                self._forget_methods = MethodCache().forget
+                self._forget_methods = forget_methods
         return self._meter
 
     def refresh(self) -> None:
-        """Move the following calls to other slots of the method cache."""
-        if self._forget_methods is not None:
-            self._has_layouts = self._forget_methods()
+        """Move the following calls to other slots of the method cache, unless it has had too many layouts."""
+        if self._forget_methods is None:
+            return
+        self._has_layouts = self._layouts < MAX_LAYOUTS
+        if self._has_layouts:
+            self._layouts += 1
+            self._forget_methods()
 
     def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace:
         """Return the affordable numbers of warm-up and counted calls."""
