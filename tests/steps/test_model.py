@@ -97,6 +97,11 @@ def test_repeated_cause_is_one_line_with_ranges() -> None:
     ]
 
 
+def test_negative_numbers_are_not_merged_into_a_range() -> None:
+    last, first = "value of dim -1, was 0", "value of dim -3, was 0"
+    assert merge_texts([last, first]) == f"{last} ... -3, was 0"
+
+
 def test_calls_are_separate_causes_unless_equal() -> None:
     apart = by_cause([[grown(9, call=1), grown(99, call=2)], [grown(10, call=1), grown(100, call=2)]])
     assert [line.partition(":")[0] for line in apart] == ["bmm(f32[8,9-10]S0)@4", "bmm(f32[8,99-100]S0)@4"]

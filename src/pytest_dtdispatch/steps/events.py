@@ -359,8 +359,8 @@ def placement_change(source: Iterable[str], target: Iterable[str]) -> str:
     return f"{' '.join(source)} -> {' '.join(target)}"
 
 
-# A number that is not part of a name, such as f32, S0 or dp7.
-NUMBER = re.compile(r"(?<![\w.#])(?:\d{1,3}(?:,\d{3})+(?= bytes)|\d+)(?![\w.])")
+# A number that is not negative, and not part of a name, such as f32, S0 or dp7.
+NUMBER = re.compile(r"(?<![\w.#-])(?:\d{1,3}(?:,\d{3})+(?= bytes)|\d+)(?![\w.])")
 
 
 MODULE = "\0"  # placeholder of the module's name
