@@ -11,6 +11,7 @@ from pytest_dtdispatch.plugin.pytest_internals import (
     root_and_ini,
     terminal_file,
     terminal_width,
+    unknown_ini_names,
 )
 
 # pytest collects garbage at the end of each configuration, over everything that other tests imported.
@@ -28,6 +29,11 @@ def test_root_and_ini_match_pytest(pytester: pytest.Pytester) -> None:
     (pytester.path / "tests").mkdir()
     config = pytester.parseconfig("tests")
     assert root_and_ini(config) == (config.rootpath, config.inipath) == (pytester.path, ini)
+
+
+def test_undeclared_ini_values_are_listed(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ndtdispatch_round = 5\nother = 1\ntestpaths = .\n")
+    assert unknown_ini_names(pytester.parseconfig("-pdtdispatch")) == ["dtdispatch_round", "other"]
 
 
 def test_plugins_are_listed_with_versions(pytester: pytest.Pytester) -> None:

@@ -168,6 +168,16 @@ def test_unknown_flag_gets_a_suggestion(pytester: pytest.Pytester) -> None:
     assert pytester.runpytest(*PLUGINS, "--dtdispatch-own=1").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def test_unknown_ini_value_gets_a_suggestion(pytester: pytest.Pytester) -> None:
+    """An unknown name would leave the run without its limits."""
+    message = "dtdispatch_maxx: no such ini value; did you mean dtdispatch_max?"
+    ini = "dtdispatch_maxx = misses=0"
+    assert error_of(pytester, ini=ini) == f"{pytester.path / 'tox.ini'}: {message}"
+    assert error_of(pytester, "-odtdispatch_maxx=misses=0") == f"-o {message}"
+    pytester.makeconftest("def pytest_addoption(parser): parser.addini('dtdispatch_own', 'text')")
+    assert settings_of(pytester, ini="dtdispatch_own = 1\nother = 2") == Settings()
+
+
 def test_default_mesh_has_all_ranks(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     message = "--dtdispatch-metric instructions: instructions are counted in one process, not on ranks"
     on_two = ("--dtdispatch", "--dtdispatch-nproc=2")

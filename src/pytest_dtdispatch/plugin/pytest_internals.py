@@ -26,6 +26,11 @@ def ini_value(config: pytest.Config, name: str) -> Any:
     return config.getini(name) or None
 
 
+def unknown_ini_names(config: pytest.Config) -> list[str]:
+    """Return the names of ini values that no plugin has declared."""
+    return sorted(config._get_unknown_ini_keys())
+
+
 def plugins_text(config: pytest.Config) -> str:
     """Return the distributions of loaded plugins, with their versions."""
     found = {f"{dist.project_name} {dist.version}" for _, dist in config.pluginmanager.list_plugin_distinfo()}

@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.text import nearest, shown
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
 from pytest_dtdispatch.gates.selection import EVERYTHING
-from pytest_dtdispatch.plugin.pytest_internals import ini_value
+from pytest_dtdispatch.plugin.pytest_internals import ini_value, unknown_ini_names
 from pytest_dtdispatch.plugin.settings import (
     FEW,
     KEYWORDS,
@@ -268,12 +268,19 @@ def _ini_values(config: pytest.Config) -> dict[str, Any]:
     overridden = {text.partition("=")[0] for text in config.getoption("override_ini") or ()}
     folder = config.inipath.parent if config.inipath else config.rootpath
     values: dict[str, Any] = {}
+
+    def source(name: str) -> str:
+        return f"-o {name}" if name in overridden else f"{config.inipath}: {name}"
+
+    for name in unknown_ini_names(config):
+        if name.startswith("dtdispatch_"):
+            suggestion = nearest(name, [each.dest for each in WITH_INI])
+            raise pytest.UsageError(f"{source(name)}: no such ini value{suggestion}")
     for each in WITH_INI:
         value = None if each.name in flagged else ini_value(config, each.dest)
         if value is None:
             continue
-        source = f"-o {each.dest}" if each.dest in overridden else f"{config.inipath}: {each.dest}"
-        read = _read(each, value, f"{source}: ")
+        read = _read(each, value, f"{source(each.dest)}: ")
         if each.name == "expected":
             read = tuple(folder / path for path in read)
         if each.name == "export":
