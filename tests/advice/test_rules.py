@@ -588,6 +588,7 @@ def miss(op: str = "mm.default", reason: str = "first call of this op", cause: s
         ("value of max", Remedy.NUMBER),
         ("shape of self", Remedy.SHAPE),
         ("an equal call missed before: its plan is not cached", Remedy.UNCACHED),
+        ("first call of this op in this thread; caches are per thread", Remedy.THREAD),
     ],
 )
 def test_recurring_misses_have_advice(cause: str, remedy: Remedy) -> None:

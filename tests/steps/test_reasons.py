@@ -124,6 +124,11 @@ def test_calls_and_clears_of_threads_are_separate() -> None:
     note(seen, "add", BASE, thread=1)
     assert reason_of(seen, "add", call, thread=1) == "shape of self [9,8], was [8,8]"
     assert reason_of(seen, "mul", BASE, thread=1) == first
+    equal = "an equal call ran in another thread; caches are per thread"
+    assert reason_of(seen, "add", call, thread=0).startswith("shape of self")
+    note(seen, "add", call, thread=0, clears=3)
+    assert reason_of(seen, "add", call, thread=1) == equal
+    assert reason_of(seen, "add", call, thread=1, clears=1) == "shape of self [9,8], was [8,8]"
     assert reason_of(seen, "mul", BASE, thread=0) == "first call of this op"
 
 

@@ -32,6 +32,7 @@ class Remedy(TextEnum):
     LENGTH = "give lists of one length"
     UNCACHED = "torch does not cache this op: run it on local tensors"
     CLEARED = "do not clear the caches in the step"
+    THREAD = "use one thread for all steps: a new thread starts with empty caches"
 
 
 PROOF = {"is_proof": True}  # metadata of fields that only rules of advice read

@@ -16,6 +16,7 @@ from pytest_dtdispatch.torchapi.signatures import dtype_text, placements_text, s
 from pytest_dtdispatch.torchapi.tensors import stride_of, tensor_traits
 
 MAX_AT_POSITION = 32  # stored calls at one position in the step, for endless loops
+PER_THREAD = "caches are per thread"
 
 
 class CallPosition(NamedTuple):
@@ -136,11 +137,14 @@ class Seen:
         """Return the reason of a miss; call it before recording the call."""
         op, traits, at, _ = called
         earlier = self._clears.get((at.thread, op))
+        if not earlier and not at.thread and all(other != op for _, other in self._clears):
+            return Reason("first call of this op")
         if not earlier:
-            elsewhere = at.thread or any(other == op for _, other in self._clears)
-            where = " in this thread; caches are per thread" if elsewhere else ""
-            return Reason(f"first call of this op{where}")
-        before = earlier.get(tuple(traits.items()))
+            return Reason(f"first call of this op in this thread; {PER_THREAD}", remedy=Remedy.THREAD)
+        call = tuple(traits.items())
+        before = earlier.get(call)
+        if before is None and not at.clears and self._ran_elsewhere(op, call):
+            return Reason(f"an equal call ran in another thread; {PER_THREAD}", remedy=Remedy.THREAD)
         if before is not None and before < at.clears:
             return Reason("the caches were cleared since its last call", remedy=Remedy.CLEARED)
         if before is not None:
@@ -156,6 +160,10 @@ class Seen:
         if not same_position:
             return Reason(f"{text} at another position", cause)
         return changes[0]._replace(text=text, without_values=cause)
+
+    def _ran_elsewhere(self, op: str, call: _Call) -> bool:
+        """Whether another thread called an op with equal arguments."""
+        return any(call in calls for (_, other), calls in self._clears.items() if other == op)
 
 
 def _put_last(calls: dict[_Call, T], call: _Call, value: T, limit: int) -> None:
