@@ -204,3 +204,12 @@ def test_rules_of_groups_save_different_collectives() -> None:
     every = found(*two)
     assert [one.rule for one in every] == ["kept gathered", "micro-batches", "small groups"]
     assert sum(one.count for one in every) < len(two)
+
+
+def test_change_names_only_layers_of_the_finding() -> None:
+    """One name for all layers, ``layers.*``, would include those that the change is not for."""
+    every = [one for one in REDUCTIONS if one.fsdp_group in (2, 3)]
+    [partly] = found(*every, *gathers(4))
+    [all_layers] = found(*every, *gathers(1))
+    assert partly.change.startswith("call set_requires_gradient_sync(False) on layers.2, layers.3 before")
+    assert all_layers.change.startswith("call set_requires_gradient_sync(False) on layers.* before")

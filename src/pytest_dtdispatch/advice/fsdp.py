@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
 
@@ -37,13 +37,17 @@ def _count_text(events: Iterable[Collective]) -> str:
     return " and ".join(plural(len(same), kind) for kind, same in kinds.items())
 
 
-def _modules(observed: Observed, groups: Iterable[int]) -> str:
+def _modules(observed: Observed, groups: Collection[int]) -> str:
     """Return the modules of groups; ``the model`` if no other group was gathered or reduced."""
     of_step = {one.fsdp_group for one in observed.every(Collective)} - {0}
     if of_step == set(groups):
         return "the model"
-    names = (observed.groups[group].module or "the root module" for group in sorted(groups))
-    return ", ".join(first_of(list(dict.fromkeys(INDEX.sub("*", name) for name in names)), MAX_LINES))
+    names = {group: observed.groups[group].module or "the root module" for group in sorted(of_step)}
+    others = {INDEX.sub("*", name) for group, name in names.items() if group not in groups}
+    folded = {group: INDEX.sub("*", name) for group, name in names.items() if group in groups}
+    # One text for all layers only if the change is for all of them.
+    texts = (names[group] if text in others else text for group, text in folded.items())
+    return ", ".join(first_of(list(dict.fromkeys(texts)), MAX_LINES))
 
 
 def micro_batches(observed: Observed) -> Iterator[Finding]:
