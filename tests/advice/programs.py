@@ -200,6 +200,25 @@ def trained_groups(mesh: DeviceMesh, groups: int, layers_of_each: int) -> Step:
     return lambda: model(x).sum().backward()
 
 
+def gradients_scaled_by_hooks(mesh: DeviceMesh) -> Step:
+    """Accumulate gradients that a hook on each parameter scales after each reduction."""
+    model, x = small_model(mesh, groups=2), torch.rand(4, 16)
+
+    def scale(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(0.5)
+
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(scale)
+
+    def step() -> None:
+        for _ in range(2):
+            model(x).sum().backward()
+        model.zero_grad()
+
+    return step
+
+
 def small_groups(mesh: DeviceMesh) -> Step:
     return trained_groups(mesh, groups=8, layers_of_each=1)
 

@@ -105,6 +105,7 @@ SIMILAR = [
     programs.sorted_vector,
     programs.number_inside_torch,
     programs.gradients_reduced_once,
+    programs.gradients_scaled_by_hooks,
 ]
 FSDP, MAXIMUM = needs(FSDP_WITHOUT_CUDA), needs_rule("maximum.default")
 OF_FSDP = {
@@ -114,6 +115,7 @@ OF_FSDP = {
     programs.group_gathered_for_each_chunk,
     programs.group_gathered_for_all_chunks,
     programs.model_called_twice,
+    programs.gradients_scaled_by_hooks,
 }
 # Programs before and after the advised change, and the kind of events that it saves.
 CHANGES: list[Any] = [

@@ -34,7 +34,7 @@ from pytest_dtdispatch.torchapi.autograd import is_in_backward, number_of, origi
 from pytest_dtdispatch.torchapi.calls import propagated_call
 from pytest_dtdispatch.torchapi.collectives import reduction_of
 from pytest_dtdispatch.torchapi.flow import Converted, DataFlow, Move, Use
-from pytest_dtdispatch.torchapi.fsdp import describe_groups, how_reduced, shards_of
+from pytest_dtdispatch.torchapi.fsdp import describe_groups, how_reduced, runs_hooks, shards_of
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
 from pytest_dtdispatch.torchapi.ops import op_name
@@ -310,8 +310,11 @@ class TransferRecorder:
         )
 
     def _gradients_of(self, group: Any) -> tuple[tuple[int, int], ...]:
-        """Return memory and number of uses of each gradient of a group."""
-        gradients = (shard.grad for shard in shards_of(group) if shard.grad is not None)
+        """Return memory and number of uses of each gradient of a group; empty if hooks take the gradients."""
+        shards = shards_of(group)
+        if any(map(runs_hooks, shards)):
+            return ()
+        gradients = (shard.grad for shard in shards if shard.grad is not None)
         return tuple((memory_address(each), self.flow.of(each).uses) for each in gradients)
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:

@@ -46,6 +46,11 @@ def shards_of(group: Any) -> list[Any]:
     return [each.sharded_param for each in group.fsdp_params]
 
 
+def runs_hooks(shard: Any) -> bool:
+    """Return whether each reduction of a parameter's gradient runs a hook of the program."""
+    return bool(getattr(shard, "_post_accumulate_grad_hooks", None))
+
+
 def how_reduced(group: Any) -> Hashable:
     """Return the settings of a group's reductions: two reductions can be one only if these are equal."""
     names = (

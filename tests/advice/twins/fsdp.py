@@ -321,6 +321,26 @@ def clipped_each_pass(mesh: DeviceMesh, last_only: bool) -> Step:
     return step
 
 
+def scaled_by_hooks(mesh: DeviceMesh, last_only: bool) -> Step:
+    """Scale the accumulated gradients in a hook on each parameter."""
+    model, inputs = groups(linears(), mesh), batches(2)
+
+    def scale(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(0.5)
+
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(scale)
+
+    def step() -> object:
+        for number, x in enumerate(inputs):
+            model.set_requires_gradient_sync(number == 1 or not last_only)
+            model(x).square().mean().backward()
+        return gradients(model)
+
+    return step
+
+
 def adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
 
@@ -387,6 +407,12 @@ MICRO_BATCHES: list[Entry] = [
         Harm.OTHER_RESULTS,
         "the first gradients are not clipped",
         of(clipped_each_pass),
+    ),
+    sync_lookalike(
+        "scaled by hooks",
+        Harm.OTHER_RESULTS,
+        "the first gradients are not scaled",
+        of(scaled_by_hooks),
     ),
     sync_twin("trunk of two heads", 1, of(two_losses_of_two_heads)),
 ]
