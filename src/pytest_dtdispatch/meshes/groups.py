@@ -93,7 +93,8 @@ class ProcessGroupOwner:
         world = self._exchange.world
         try:
             self._exchange.meet(self._key("rpc"), None, "start RPC")
-            start_rpc(world.rank, world.size, self._store("rpc"), self._exchange.timeout_s)
+            store = self._exchange.group_store(self._key("rpc"))
+            start_rpc(world.rank, world.size, store, self._exchange.timeout_s)
         except (RanksError, RuntimeError) as error:
             raise MeshError(f"RPC did not start: {first_message(error)}") from None
         self._has_rpc = True
@@ -122,9 +123,6 @@ class ProcessGroupOwner:
     def _key(self, purpose: str) -> str:
         return f"{purpose}/{self._test}/{self._opened}"
 
-    def _store(self, purpose: str) -> Any:
-        return self._exchange.group_store(self._key(purpose))
-
     def _open(self, backend: str, world_size: int) -> None:
         ShardingCaches().clear_all()
         self._opened += 1
@@ -134,7 +132,7 @@ class ProcessGroupOwner:
             try:
                 init_group(
                     backend,
-                    store=self._store("group"),
+                    store=exchange.group_store(self._key("group")),
                     rank=world.rank,
                     world_size=world.size,
                     timeout=timedelta(seconds=exchange.timeout_s),

@@ -149,21 +149,22 @@ class Lockstep:
         """Return how ranks are at different steps; empty if all are at this one."""
         if not self._has_real_group():
             return ""
-        key = f"agree/{self._test}/{self._count}"
-        self._count += 1
-        found = self._exchange.meet(key, step, f"come to {step}")
+        found = self._meet(step, step)
         who = grouped((theirs, rank) for rank, theirs in found.items())
         return "; ".join(f"{ranks_text(ranks)} at {theirs}" for theirs, ranks in who.items() if len(who) > 1)
 
     def _settle(self, where: str, numbers: Sequence[int]) -> list[Sequence[int]]:
-        key = f"agree/{self._test}/{self._count}"
-        self._count += 1
-        found = self._exchange.meet(key, [where, numbers], f"come to {self._subject}")
+        found = self._meet([where, numbers], self._subject)
         who = grouped(((theirs, len(proposed)), rank) for rank, (theirs, proposed) in found.items())
         if len(who) > 1:
             each = "; ".join(f"{ranks_text(ranks)} at {theirs}" for (theirs, _), ranks in who.items())
             raise RanksError(f"ranks measure different things: {each}")
         return [proposed for _, proposed in found.values()]
+
+    def _meet(self, value: Any, goal: str) -> dict[int, Any]:
+        key = f"agree/{self._test}/{self._count}"
+        self._count += 1
+        return self._exchange.meet(key, value, f"come to {goal}")
 
 
 def join(world: World, timeout_s: float) -> Exchange:
