@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pytest_dtdispatch.core.text import NOTHING, progress_to, show_progress
+from pytest_dtdispatch.core.text import progress_to, show_progress
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.screen import (
     ERASE,
@@ -98,7 +98,7 @@ def test_slow_progress_is_written_and_erased() -> None:
         (2.0, "round 3 of 20"),
         (2.05, "too soon to be read"),
         (2.2, "round 4 of 20"),
-        (2.2, NOTHING),
+        (2.2, ""),
     ):
         times.append(now)
         progress.show(text)

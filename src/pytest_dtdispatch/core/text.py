@@ -156,16 +156,6 @@ def nearest(typed: object, valid: Iterable[str]) -> str:
     return ""
 
 
-def name_of_dim(name: str, dim: str) -> str:
-    """Return the name of a count of one mesh dimension, as limits and files have it.
-
-    Example:
-        >>> name_of_dim("collective_bytes", "tp")
-        'collective_bytes[tp]'
-    """
-    return f"{name}[{dim}]"
-
-
 def name_of_any_dim(name: str) -> str:
     """Return the name of a count with a placeholder for its mesh dimension, if it has one.
 
@@ -281,7 +271,6 @@ def short(value: float, units: Sequence[tuple[str, float]]) -> str:
 
 
 Listener = Callable[[str], object]
-NOTHING = ""  # the message that clears the progress line
 _listeners: list[Listener] = []
 
 
@@ -296,7 +285,7 @@ def progress_to(listener: Listener) -> Iterator[None]:
 
 
 def show_progress(form: str, *values: object) -> None:
-    """Report progress. The message is formatted only if there is a listener.
+    """Report progress; an empty message clears the line. It is formatted only if there is a listener.
 
     Example:
         >>> with progress_to(print):

@@ -21,7 +21,7 @@ from pytest_dtdispatch.core.results import Count
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.store import TestRecord
-from pytest_dtdispatch.core.text import NOTHING, first_of, plural, show_progress
+from pytest_dtdispatch.core.text import first_of, plural, show_progress
 from pytest_dtdispatch.core.verdicts import RowVerdict, TimeChange, Verdict, complaint
 from pytest_dtdispatch.errors import GateError, MeasurementError, RanksError
 from pytest_dtdispatch.lines.wrappers import pass_over
@@ -202,7 +202,7 @@ class Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Erase a progress line before pytest prints an outcome; record why a test failed or was skipped."""
-        show_progress(NOTHING)
+        show_progress("")
         if report.failed:
             self._run.fail(FailedTest(report.nodeid, str(report.when), reason_of(report)))
         elif report.skipped and not hasattr(report, "wasxfail"):

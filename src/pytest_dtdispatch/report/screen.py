@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
 
-from pytest_dtdispatch.core.text import NOTHING, escape_controls
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.terminal import document_lines, page_width
 
@@ -96,8 +96,8 @@ class ProgressLine:
         self._is_there = False
 
     def show(self, text: str) -> None:
-        """Write a message, unless the wait is short so far or there are fewer than 20 columns."""
-        if text == NOTHING:
+        """Write a message unless the wait is short so far or fewer than 20 columns are free; "" erases it."""
+        if not text:
             self.clear()
         if self._clock() < self._next:
             return

@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.checks import (
 )
 from pytest_dtdispatch.core.events import FsdpGroup, OptimizerStep
 from pytest_dtdispatch.core.results import Advice, Count, NoRows
-from pytest_dtdispatch.core.text import name_of_dim, plural, shown, step_name
+from pytest_dtdispatch.core.text import plural, shown, step_name
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.steps.events import (
     AnyEvent,
@@ -255,7 +255,7 @@ def kinds_of_dim(dim: str) -> tuple[CountKind, CountKind]:
     def runs(step: StepCounts) -> list[Collective]:
         return [one for one in step.collective_runs if dim in one.mesh_dims]
 
-    name, of_bytes = name_of_dim("collectives", dim), name_of_dim("collective_bytes", dim)
+    name, of_bytes = f"collectives[{dim}]", f"collective_bytes[{dim}]"
     return event_kind(name, runs, metric=name), bytes_kind(of_bytes, runs)
 
 
