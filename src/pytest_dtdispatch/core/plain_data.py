@@ -40,8 +40,6 @@ def encode(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        if any(isinstance(key, tuple) for key in value):
-            return [[encode(key), encode(each)] for key, each in value.items()]
         return {str(key): encode(each) for key, each in value.items()}
     if isinstance(value, (tuple, list)):
         return [encode(each) for each in value]
@@ -92,29 +90,15 @@ def decode(kind: Any, plain: Any) -> Any:
             raise ValueError(f"{len(items)} items in place of {len(kinds)}")
         return tuple(map(decode, kinds, items))
     if origin is not None and issubclass(origin, Mapping):
-        if isinstance(plain, list) and _is_record(of[0]):
-            return dict(decode(GenericAlias(tuple, of), pair) for pair in _checked(list, plain))
         return {decode(of[0], key): decode(of[1], each) for key, each in _checked(dict, plain).items()}
     if is_dataclass(kind):
         return _read_dataclass(kind, _checked(dict, plain))
-    if _is_record(kind):
-        return _read_record(kind, _checked(list, plain))
+    if hasattr(kind, "_fields"):  # a named tuple
+        types = tuple(get_type_hints(kind, include_extras=True).values())
+        return kind(*decode(GenericAlias(tuple, types), plain))
     if kind is float and (type(plain) is int or plain in ("inf", "-inf")):
         plain = float(decode(int, plain) if type(plain) is int else plain)
     return kind(_checked(str, plain)) if issubclass(kind, Enum) else _checked(kind, plain)
-
-
-def _is_record(kind: Any) -> bool:
-    """Return whether a type is a named tuple; in files it is a list."""
-    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
-
-
-def _read_record(kind: Any, items: list[Any]) -> Any:
-    """Convert a list to a named tuple; trailing items may be absent, and later versions may add some."""
-    types = [*get_type_hints(kind, include_extras=True).values()]
-    if len(items) < len(types) - len(kind._field_defaults):
-        raise ValueError(f"{len(items)} items in place of {len(types)}")
-    return kind(*map(decode, types, items))
 
 
 def _read_dataclass(kind: Any, plain: Mapping[str, Any]) -> Any:
