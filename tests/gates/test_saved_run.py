@@ -37,13 +37,6 @@ def test_each_threshold_of_a_row_is_judged() -> None:
     assert [each.criterion for each in both.failed] == [str(TEN)]
 
 
-def test_thresholds_are_those_of_the_saved_row() -> None:
-    limits = (Threshold("", "min", 1.0),)
-    base, head = replace(row(), thresholds=limits), row(factor=1.5)
-    judgement = judge_run([base, row("miss")], [head, row("miss")], lambda each: each.thresholds)
-    assert verdicts_of(judgement) == ["passed"]
-
-
 def test_unmatched_rows_are_new_or_missing() -> None:
     judgement = judge([row(), row("miss")], [row(), row("call")])
     assert verdicts_of(judgement) == ["passed", "new", "missing"]

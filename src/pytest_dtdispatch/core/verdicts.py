@@ -150,7 +150,7 @@ class Threshold:
         return f"{self.state}={self.field}" if self.state else self.field
 
 
-def thresholds_of(state: str, thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
+def thresholds_of(state: str | None, thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
     """Return the thresholds of a state: for each field, that of the state, or else that of all states."""
     of_all = {threshold.field: threshold for threshold in thresholds if not threshold.state}
     own = {threshold.field: threshold for threshold in thresholds if threshold.state == state}

@@ -61,7 +61,7 @@ def _change(then: str, now: str) -> str:
 
 
 def judge_run(
-    base: Sequence[TimedRow], head: Sequence[TimedRow], thresholds: Callable[[TimedRow], Sequence[Threshold]]
+    base: Sequence[TimedRow], head: Sequence[TimedRow], thresholds: Callable[[RowId], Sequence[Threshold]]
 ) -> Judgement:
     """Judge every row that has a threshold.
 
@@ -80,7 +80,7 @@ def judge_run(
     saved: list[TimedRow] = []  # one for each threshold
     for name in dict.fromkeys((*now, *then)):
         row = then.get(name) or now[name]
-        limits = thresholds(row) if row.state is not State.LOCAL else ()
+        limits = thresholds(name) if row.state is not State.LOCAL else ()
         verdicts += [judge_row(name, then.get(name), now.get(name), limit, shift) for limit in limits]
         saved += [row for _ in limits if name in then]
     verdicts = name_renamed(verdicts, _unsaved(then, now))

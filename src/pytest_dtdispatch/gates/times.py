@@ -36,14 +36,12 @@ class TimedRow:
         row: identity of the row, with the state.
         samples: its samples.
         mesh: mesh as text; empty if it used none.
-        thresholds: thresholds of its test's marker.
         tracers: names of tools that made the calls longer.
     """
 
     row: RowId
     samples: Samples
     mesh: str = ""
-    thresholds: tuple[Threshold, ...] = ()
     tracers: tuple[str, ...] = ()
 
     @property
@@ -52,18 +50,10 @@ class TimedRow:
         return State(self.row.state)
 
 
-def timed_rows(
-    rows_by_test: Mapping[str, Iterable[Measurement]], thresholds: Mapping[str, tuple[Threshold, ...]]
-) -> list[TimedRow]:
-    """Return every state with latencies of every row, with the thresholds of its test."""
+def timed_rows(rows_by_test: Mapping[str, Iterable[Measurement]]) -> list[TimedRow]:
+    """Return every state with latencies of every row."""
     return [
-        TimedRow(
-            RowId(test, row.label, samples.state),
-            samples,
-            row.mesh,
-            thresholds.get(test, ()),
-            row.figures.tracers,
-        )
+        TimedRow(RowId(test, row.label, samples.state), samples, row.mesh, row.figures.tracers)
         for test, rows in rows_by_test.items()
         for row in rows
         for samples in row.times()

@@ -93,21 +93,21 @@ class Gates:
     def _compare(self, run: ReportedRun, baseline: Baseline, selection: Selection) -> ReportedRun:
         """Return the run with a judgement of rows with thresholds, if there are any, and all other rows."""
         base = baseline.run or ReportedRun("no saved run")
-        saved = timed_rows(base.rows_by_test(), base.thresholds)
-        found = timed_rows(run.rows_by_test(), {})
+        saved, found = timed_rows(base.rows_by_test()), timed_rows(run.rows_by_test())
 
-        def limits_of(row: TimedRow) -> tuple[Threshold, ...]:
+        def limits_of(row: RowId) -> tuple[Threshold, ...]:
             """Return the thresholds of the marker, or else of the run, or else of the saved run."""
-            test, state = row.row.test, str(row.state)
-            if not selection.has(test):
+            if not selection.has(row.test):
                 return ()
-            limits = run.thresholds.get(test, self.settings.threshold or ())
-            return thresholds_of(state, limits) or thresholds_of(state, row.thresholds)
+            limits = run.thresholds.get(row.test, self.settings.threshold or ())
+            of_saved = base.thresholds.get(row.test, ())
+            return thresholds_of(row.state, limits) or thresholds_of(row.state, of_saved)
 
         refused = self._refusal(baseline, bool(found))
         gates: tuple[Judgement, ...] = ()
         judged = set[RowId]()
-        if self.settings.threshold or any(run.thresholds.values()) or any(map(limits_of, saved)):
+        has_saved_limits = any(limits_of(row.row) for row in saved)
+        if self.settings.threshold or any(run.thresholds.values()) or has_saved_limits:
             judgement = refused or judge_run(saved, found, limits_of)
             judged = {verdict.row for verdict in judgement.verdicts if verdict.row.state}
             gates = (self._about_base(judgement, run, base, saved, selection),)
