@@ -19,7 +19,6 @@ from pytest_dtdispatch.core.results import (
     Count,
     Finding,
     MetricValue,
-    NamedCall,
     plain_name,
     repeated,
     row_key,
@@ -58,6 +57,12 @@ def results_of(found: Iterable[Finding]) -> ResultStore:
     return results
 
 
+def called(name: str, *samples: Samples) -> TestRecord:
+    results = ResultStore("t.py::test_a")
+    results.enter_call(name, "4", Figures(5, samples))
+    return results.freeze()
+
+
 def numbers_of(record: TestRecord) -> list[MetricValue]:
     return [*row_metrics(record.test, record.rows()), *record.numbers()]
 
@@ -94,6 +99,7 @@ def test_names_of_steps_and_budgets_are_separate() -> None:
 # Numbers
 
 TIMED = (Samples(State.MISS, (10, 30, 20)), Samples(State.HIT, (1, 2)), Samples(State.LOCAL, (1,)))
+CPU_HITS = Samples(State.HIT, (9, 5, 7), cpu=(4, 5, 3))  # the figure is CPU time
 BUSY = StepCounts(
     events=(MISS, MOVED, EXPLICIT, MOVED, *map(Collective, ("all_gather", "all_gather", "a2a")))
 )
@@ -103,19 +109,32 @@ COMPILES = counts(State.COMPILE_COLD, 90_000), counts(State.CALL, 700, 600)
 
 
 @pytest.mark.parametrize(
-    ("found", "numbers"),
+    ("record", "numbers"),
     [
-        (NamedCall("mm", measured("mm", *TIMED)), {"dispatch_hit_ns": 1, "dispatch_miss_ns": 10}),
+        (called("mm", *TIMED), {"dispatch_hit_ns": 1, "dispatch_miss_ns": 10}),
+        (called("add", Samples(State.CALL, (7,)), Samples(State.LOCAL, (3,))), {"call_ns": 7}),
+        (called("mm", Samples(State.MISS, ()), Samples(State.HIT, ())), {}),
         (
-            NamedCall("add", measured("add", Samples(State.CALL, (7,)), Samples(State.LOCAL, (3,)))),
-            {"call_ns": 7},
-        ),
-        (NamedCall("mm", measured("mm", Samples(State.MISS, ()), Samples(State.HIT, ()))), {}),
-        (
-            NamedCall("mm", measured("mm", counts(State.MISS, 9_000, 7_000), counts(State.HIT, 60, 50))),
+            called("mm", counts(State.MISS, 9_000, 7_000), counts(State.HIT, 60, 50)),
             {"instruction_count": 50, "instruction_count_miss": 7_000},
         ),
-        (NamedCall("same", measured("same", counts(State.CALL, 31, 30))), {"instruction_count": 30}),
+        (called("same", counts(State.CALL, 31, 30)), {"instruction_count": 30}),
+        (
+            called("mm", Samples(State.MISS, (30, 20, 60)), CPU_HITS),
+            {"dispatch_hit_ns": 3, "dispatch_miss_ns": 20},
+        ),
+    ],
+)
+def test_named_call_has_the_numbers_of_its_samples(record: TestRecord, numbers: dict[str, int]) -> None:
+    [row] = record.rows()
+    values = numbers_of(record)
+    assert {value.metric: value.value for value in values} == numbers
+    assert {value.row for value in values} <= {RowId("t.py::test_a", row.label)}
+
+
+@pytest.mark.parametrize(
+    ("found", "numbers"),
+    [
         (
             compiled(CompileCounts(1, (), 22, ()), *COMPILES),  # the first call minus a later one
             {
@@ -157,13 +176,6 @@ def test_each_kind_of_result_has_its_numbers(found: Finding, numbers: dict[str, 
     values = numbers_of(results_of([found]).freeze(KINDS))
     assert {value.metric: value.value for value in values} == numbers
     assert {value.row for value in values} <= {RowId("t.py::test_a", found.name)}
-
-
-def test_metrics_are_figures_by_their_clock() -> None:
-    hits = Samples(State.HIT, (9, 5, 7), cpu=(4, 5, 3))
-    one = measured("mm", Samples(State.MISS, (30, 20, 60)), hits)
-    values = numbers_of(results_of([NamedCall("mm", one)]).freeze())
-    assert {value.metric: value.value for value in values} == {"dispatch_hit_ns": 3, "dispatch_miss_ns": 20}
 
 
 def test_every_metric_has_one_name() -> None:

@@ -7,8 +7,8 @@ import pytest
 from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
 from pytest_dtdispatch.compiled.model import CompileCounts, CompiledFunction
 from pytest_dtdispatch.core.events import CodePlace
-from pytest_dtdispatch.core.measurement import Contains, Samples, State
-from pytest_dtdispatch.core.results import Finding, NamedCall, row_key
+from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
+from pytest_dtdispatch.core.results import Finding, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import ResultStore, TestRecord
 from pytest_dtdispatch.core.verdicts import Verdict
@@ -44,21 +44,24 @@ def selections(test: str) -> dict[str, tuple[Selection, bool]]:
     }
 
 
-def results(label: str) -> dict[str, Finding]:
+def results(label: str) -> dict[str, Finding | Measurement]:
     compiled = measured(label, *COMPILED, contains=Contains.COMPILED)
     compared = measured(label, Samples(State.CALL, HITS), contains=Contains.COMPARED)
     return {
-        "measured": NamedCall(label, measured(label, *TIMES, contains=Contains.END_TO_END)),
+        "measured": measured(label, *TIMES, contains=Contains.END_TO_END),
         "steps": Steps(label, (), (StepCounts(hits=3), StepCounts(hits=3))),
         "compiled": CompiledFunction(label, "inductor", CompileCounts(1, (), 2, ()), compiled),
         "compared": ComparedVariant(label, "plain", "mlp", compared, CallCounts(1, 2, 3, 4)),
     }
 
 
-def run_of(test: str, *found: Finding) -> tuple[ReportedRun, dict[str, TestRecord]]:
+def run_of(test: str, *found: Finding | Measurement) -> tuple[ReportedRun, dict[str, TestRecord]]:
     store = ResultStore(test)
     for one in found:
-        store.add(one)
+        if isinstance(one, Measurement):
+            store.enter_call(one.label, one.mesh, one.figures)
+        else:
+            store.add(one)
     records = {test: store.freeze(KINDS)}
     return collect(records, Settings(), "2026-01-01T00:00:00", ""), records
 

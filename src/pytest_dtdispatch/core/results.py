@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from pytest_dtdispatch.core.measurement import TIME, Contains, Measurement, State
 from pytest_dtdispatch.core.row_id import RowId
@@ -14,6 +14,7 @@ from pytest_dtdispatch.core.text import TextEnum, escape_controls
 
 LONGEST_NAME = 4000  # characters in files; with longer quoted names, a line exceeds the limits of CSV readers
 
+CALLS = "measured"  # kind of the table of signatures and named calls
 # Every metric that files of results may have, and whether it is an exact count.
 MetricNames = Mapping[str, bool]
 
@@ -224,15 +225,6 @@ class OneRow(NoRows):
     def rows(self) -> Sequence[Measurement]:
         """Return its only row."""
         return (self.measurement,)
-
-
-@dataclass(frozen=True)
-class NamedCall(OneRow):
-    """Measurement of a named callable."""
-
-    kind: ClassVar[str] = "measured"
-    name: str
-    measurement: Measurement
 
 
 def row_metrics(test: str, rows: Iterable[Measurement]) -> Iterator[MetricValue]:

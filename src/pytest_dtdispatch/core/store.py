@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Contains, Figures, Measurement, fastest
-from pytest_dtdispatch.core.results import Finding, MetricValue, NamedCall, row_key
+from pytest_dtdispatch.core.results import Finding, MetricValue, row_key
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold
@@ -166,6 +166,7 @@ class ResultStore:
     uncounted: set[tuple[str, str]] = field(default_factory=set)
     _calls: dict[Signature, int] = field(default_factory=dict)
     _first: dict[Signature, Measurement] = field(default_factory=dict)
+    _named: dict[str, Measurement] = field(default_factory=dict)
     _found: dict[str, dict[str, Finding]] = field(default_factory=dict)
 
     def count(self, signature: Signature) -> bool:
@@ -183,18 +184,19 @@ class ResultStore:
     def enter_call(self, name: str, mesh: str, figures: Figures, backend: str = "") -> None:
         """Record a named call on a mesh, as text: ``2x4``, or empty if unknown."""
         row = Measurement(name, name, name, mesh, Contains.END_TO_END, 1, figures, backend)
-        self.add(NamedCall(name, row))
+        self._named[name] = row
 
     def add(self, result: Finding) -> None:
         """Add a result, or replace the result of the same kind and name."""
         self._found.setdefault(result.kind, {})[result.name] = result
 
     def names_beside(self, kind: str) -> set[str]:
-        """Return the keys in files that another result of this kind must not have."""
+        """Return the keys in files that another call, or another result of this kind, must not have."""
         # Results of these kinds have no rows, and no metric in common with another kind.
         separate = {"steps", "budget", "verified"}
         kinds = {kind} if kind in separate else self._found.keys() - separate
-        return {row_key(name) for each in kinds for name in self._found.get(each, ())}
+        names = [name for each in kinds for name in self._found.get(each, ())]
+        return set(map(row_key, names if kind in separate else [*names, *self._named]))
 
     def ops(self) -> set[str]:
         """Return every DTensor op that captures received."""
@@ -217,12 +219,10 @@ class ResultStore:
     def freeze(self, kinds: Iterable[str] = ()) -> TestRecord:
         """Return the record of the test, with results of these kinds in their order."""
         ops = (replace(self._first[signature], calls=calls) for signature, calls in self._calls.items())
-        calls = (row for call in self.of(NamedCall.kind) for row in call.rows())
-        others = [kind for kind in kinds if kind != NamedCall.kind and kind in self._found]
         return TestRecord(
             self.test,
-            (*ops, *calls),
-            {kind: self.of(kind) for kind in others},
+            (*ops, *self._named.values()),
+            {kind: self.of(kind) for kind in kinds if kind in self._found},
             verdicts=tuple(self.verdicts),
             ops=tuple(sorted(self.ops())),
             uncaptured=self.uncaptured,

@@ -19,7 +19,7 @@ from pytest_dtdispatch.comparing.scaling import Make, Scaling, fit_scaling, run_
 from pytest_dtdispatch.compiled.model import Compilation, Compiled, CompiledFunction
 from pytest_dtdispatch.core.checks import Setup, call_arguments, check_result
 from pytest_dtdispatch.core.measurement import Figures, merge
-from pytest_dtdispatch.core.results import Finding, NamedCall, row_key, row_name
+from pytest_dtdispatch.core.results import CALLS, Finding, row_key, row_name
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
@@ -340,7 +340,7 @@ class Recorder(api.DtDispatch):
 
     # Checks
 
-    def _begin(self, method: str, name: str, *rows: str, kind: str = NamedCall.kind) -> str:
+    def _begin(self, method: str, name: str, *rows: str, kind: str = CALLS) -> str:
         """Check that a measurement is possible now and that its name is unused; return the name."""
         self._refuse(f"{method}(name={name!r})")
         self._refuse_used(name, *rows, kind=kind)

@@ -14,7 +14,7 @@ from pytest_dtdispatch.core.files import read_json
 from pytest_dtdispatch.core.measurement import TIME, Measurement, Unit
 from pytest_dtdispatch.core.parsing import read_argument, read_thresholds
 from pytest_dtdispatch.core.plain_data import Natural, Size, decode, encode
-from pytest_dtdispatch.core.results import MetricValue, NamedCall, row_metrics
+from pytest_dtdispatch.core.results import CALLS, MetricValue, row_metrics
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import brief, shorten_path, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, over_limits
@@ -194,7 +194,7 @@ class ReportedRun:
         view = replace(view or self.view, over=over_limits(self.gates), about_before=self.about_earlier)
         documents = {}
         for kind in KINDS.values():
-            results = self.calls if kind.name == NamedCall.kind else self.results.get(kind.name)
+            results = self.calls if kind.name == CALLS else self.results.get(kind.name)
             if not results:
                 continue
             before = {
