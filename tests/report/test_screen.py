@@ -116,6 +116,14 @@ def test_progress_without_a_delay_is_written_at_once() -> None:
     assert stream.getvalue() == f"{SAVE} running 1 test again{ERASE}{RESTORE}"
 
 
+def test_empty_message_without_a_delay_writes_nothing() -> None:
+    """It was written as a message, which also suppressed the next one for 0.1 s."""
+    stream = io.StringIO()
+    progress = ProgressLine(stream, lambda: 40, clock=lambda: 0.0, delay_s=0.0)
+    progress.show("")
+    assert stream.getvalue() == ""
+
+
 @pytest.mark.parametrize("text", ["x" * 10_000, "\x1b[2J\n\u202e日本" * 9])
 def test_progress_never_exceeds_its_width(text: str) -> None:
     stream, _, progress = line(room=30, now=3.0)

@@ -99,6 +99,7 @@ class ProgressLine:
         """Write a message unless the wait is short so far or fewer than 20 columns are free; "" erases it."""
         if not text:
             self.clear()
+            return
         if self._clock() < self._next:
             return
         with self._reached():
