@@ -8,7 +8,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -20,6 +19,7 @@ from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.report.document import (
     Block,
+    Column,
     Line,
     Paragraph,
     Table,
@@ -102,7 +102,8 @@ def _template() -> Any:
         most=MAX_ITEMS,
         longest=MAX_NAME,
         cut=cut_name,
-        fitted=_fitted,
+        columns_of=_columns,
+        as_bound=_as_bound,
         lists=_lists,
     )
     return environment.from_string(_own_file("page.html.j2"))
@@ -154,24 +155,13 @@ def _section(title: str, blocks: Iterable[Block]) -> dict[str, Any]:
     return {"title": title, "blocks": shown, "has_columns": has_columns}
 
 
-def _fitted(table: Table) -> Table:
-    """Remove optional columns from a table that is too wide for the page; write scatter as a bound."""
+def _columns(table: Table) -> list[Column]:
+    """Return the columns of a table, without optional ones if it is too wide for the page."""
     max_columns = 11  # next to the label, on a screen of 1,280 pixels
     titles = [column.title for column in table.columns]
     excess = max(len(titles) - max_columns, 0)
     omitted = [title for title in table.optional if title in titles][:excess]
-    groups = []
-    for group in table.groups:
-        lines = []
-        for line in group.lines:
-            cells = {
-                replace(column, title=_as_bound(column.title)): cell
-                for column, cell in line.cells.items()
-                if column.title not in omitted
-            }
-            lines.append(replace(line, cells=cells, status=_as_bound(line.status)))
-        groups.append(replace(group, lines=lines))
-    return replace(table, groups=groups)
+    return [column for column in table.columns if column.title not in omitted]
 
 
 def _as_bound(text: str) -> str:
