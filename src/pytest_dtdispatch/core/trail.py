@@ -12,8 +12,6 @@ from pytest_dtdispatch.core.environment import ranks_text
 from pytest_dtdispatch.core.plain_data import Natural
 from pytest_dtdispatch.core.text import grouped
 
-SHAPE = re.compile(r"\[[\d,]*\]")  # in a signature
-
 
 class RanCollective(NamedTuple):
     """A collective, and the source line that ran it."""
@@ -91,7 +89,7 @@ def shape_difference(by_rank: Mapping[int, Trail]) -> str:
     whole = len(by_rank)
     called = {
         rank: grouped(
-            ((SHAPE.sub("[]", op.signature), op.line), op.signature)
+            ((re.sub(r"\[[\d,]*\]", "[]", op.signature), op.line), op.signature)  # without shapes
             for op in trail.ops
             if op.mesh_size == whole
         )

@@ -47,7 +47,6 @@ TONES = {
 }
 ORDER = tuple(Verdict)
 MAX_ROWS = 20  # rows that did not pass
-MAX_NAME = 300  # characters of the name of a row
 
 
 def judgement_document(judgement: Judgement, view: View | None = None) -> Document:
@@ -268,7 +267,7 @@ def drift_lines(verdicts: Sequence[RowVerdict], since: str = "") -> Iterator[Par
 
 def row_text(row: RowVerdict) -> str:
     """Return the name of a row, shortened to fit a line."""
-    return cut_name(name_in_files(row.row), MAX_NAME)
+    return cut_name(name_in_files(row.row), 300)
 
 
 def _row_title(row: RowVerdict, text: str) -> Paragraph:

@@ -34,7 +34,7 @@ from pytest_dtdispatch.report.summary import about_run, advice_blocks, run_secti
 
 TITLE = "DTensor dispatch report"
 PIECES = {"local": "local", "hit": "rest of a hit", "miss": "miss"}  # of the bar of a row
-MAX_ITEMS, MAX_NAME = 10, 72  # unfolded items of a list, characters of a name
+MAX_ITEMS = 10  # unfolded items of a list
 
 
 def require_jinja() -> Any:
@@ -100,7 +100,6 @@ def _template() -> Any:
         title=TITLE,
         pieces=PIECES,
         most=MAX_ITEMS,
-        longest=MAX_NAME,
         cut=cut_name,
         columns_of=_columns,
         as_bound=_as_bound,
