@@ -42,7 +42,6 @@ from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import (
     Prepare,
     Series,
-    Subject,
     TimedCalls,
     gc_paused,
     samples_of,
@@ -119,26 +118,54 @@ class Turns:
     is up to a fifth faster for the tensor that created the cache entry than for an equal tensor: with shared
     caches, the first of two equal variants would be faster.
 
+    Args:
+        ran: variants to measure, by label.
+        caches: sharding caches.
+        plan: time limit and sampler.
+
     Attributes:
-        series: block of calls of each variant, with the trimmed mean of each block.
-        at: label of the running variant.
-        spent_s: seconds per variant that all rounds took.
+        counted: counted calls of each variant; empty if the measurement failed.
+        spent_s: seconds per variant that all rounds took; 0 if the measurement failed.
     """
 
-    def __init__(
-        self, subjects: Mapping[str, Subject], caches: ShardingCaches, plan: Plan, signals: Signals
-    ) -> None:
-        self.series: dict[str, Series] = {}
-        self.at = ""
+    _signals: Signals  # of the repetitions, set by measure()
+
+    def __init__(self, ran: Mapping[str, RanCallable], caches: ShardingCaches, plan: Plan) -> None:
+        self.counted: dict[str, list[StepCounts]] = {}
         self.spent_s = 0.0
-        self._subjects = subjects
+        self._ran = ran
+        self._subjects = {label: one.subject for label, one in ran.items()}
+        self._series: dict[str, Series] = {}  # with the trimmed mean of each block
+        self._at = ""  # label of the running variant
         self._caches = caches
         self._plan = plan
         self._meter = plan.sampler.meter
-        self._signals = signals
         self._synchronize = synchronizer()
 
-    def run(self) -> None:
+    def measure(self) -> dict[str, Figures]:
+        """Measure and count all variants; return their figures by label."""
+        every, notes = [*self._ran.values()], tuple[str, ...]()
+        if self._plan.one_thread and any(one.is_compiled for one in every):
+            # All variants run with the same number of threads: torch recompiles if it changes.
+            self._plan = replace(self._plan, one_thread=False)
+            threads = torch.get_num_threads()
+            notes = (threads_note(threads),) if threads > 1 else ()
+        is_alone = self._plan.agreement is None
+        with repetitions(every, self._plan.one_thread, is_alone=is_alone) as self._signals:
+            self._run()
+            self.counted = {label: self._count(label) for label in self._subjects}
+        if every[0].error is not None:
+            self.counted, self.spent_s = {}, 0.0
+            why = f"{self._at}: {every[0].error}"
+            return dict.fromkeys(self._ran, Figures(notes=(why,)))
+        figures = {}
+        for label, series in self._series.items():
+            sample = f"the trimmed mean of {series.calls} calls" if series.calls > 1 else "one call"
+            remarks = (f"each sample is {sample}",)
+            figures[label] = Figures(len(series.values), samples_of([series]), notes, remarks, tracers())
+        return figures
+
+    def _run(self) -> None:
         """Measure rounds until all ratios to the first variant are decided, or to the time limit."""
         plan, limit_ns = self._plan, self._plan.max_time_s * 1e9
         with core_waits() as waits:
@@ -148,22 +175,22 @@ class Turns:
             for label, (fill_ns, call_ns, _) in rehearsed.items():
                 calls = calls_of_block(call_ns, fill_ns, limit_ns)
                 warmup, subject = warmup_of_block(calls, call_ns), self._subjects[label]
-                self.series[label] = Series(
+                self._series[label] = Series(
                     State.CALL, subject, self._meter, plan.sampler.unit, warmup, calls
                 )
                 round_ns += fill_ns + (warmup + calls) * call_ns
             stop = Stop(deadline, sys.maxsize, MIN_ROUNDS)
             in_time = max(MIN_ROUNDS, int(min(MAX_ROUNDS, deadline.limit_ns / max(round_ns, 1))))
-            planned = [number for each in self.series.values() for number in (each.calls, each.warmup)]
-            agreed = stop.settle(plan.agreement, f"the rounds of {[*self.series]}", in_time, *planned)
-            for series, calls, warmup in zip(self.series.values(), agreed[::2], agreed[1::2], strict=True):
+            planned = [number for each in self._series.values() for number in (each.calls, each.warmup)]
+            agreed = stop.settle(plan.agreement, f"the rounds of {[*self._series]}", in_time, *planned)
+            for series, calls, warmup in zip(self._series.values(), agreed[::2], agreed[1::2], strict=True):
                 series.calls, series.warmup = calls, warmup
             quarters = 0
-            for labels in take([*self.series], stop, rotates=True):
+            for labels in take([*self._series], stop, rotates=True):
                 for label in labels:
                     show_progress("comparing: {}", label)
                     self._turn(label, waits)
-                self.spent_s = (deadline.limit_ns - deadline.left_ns) / 1e9 / len(self.series)
+                self.spent_s = (deadline.limit_ns - deadline.left_ns) / 1e9 / len(self._series)
                 done = int(LOOKS * self.spent_s / plan.max_time_s)
                 if plan.agreement is None and quarters < done < LOOKS:
                     quarters = done
@@ -172,7 +199,7 @@ class Turns:
 
     def _turn(self, label: str, waits: CoreWaits) -> None:
         """Fill the caches, and measure a block of calls."""
-        series = self.series[label]
+        series = self._series[label]
         with gc_paused() as collect:
             self._fill(label)
             collect()
@@ -187,7 +214,7 @@ class Turns:
 
     def _is_decided(self) -> bool:
         """Return whether no ratio to the first variant needs more rounds."""
-        first, *others = (each.samples() for each in self.series.values())
+        first, *others = (each.samples() for each in self._series.values())
         share = self.spent_s / self._plan.max_time_s
         ratios = [ratio_after(share, first.cpu or first.values, each.cpu or each.values) for each in others]
         return all(ratio is not None and ratio.is_decided for ratio in ratios)
@@ -228,16 +255,16 @@ class Turns:
 
     def _calls(self, label: str, calls: int, prepare: Prepare | None = None) -> TimedCalls:
         """Time consecutive calls; no counter is read between them."""
-        self.at, subject = label, self._subjects[label]
+        self._at, subject = label, self._subjects[label]
         try:
             self._signals.let_in()
             return time_row(subject, self._meter, prepare or subject.prepare, tuple, calls)
         finally:
             self._signals.is_open = False
 
-    def count(self, label: str) -> list[StepCounts]:
+    def _count(self, label: str) -> list[StepCounts]:
         """Count three calls on caches that only this variant filled; record the ops of the first."""
-        series = self.series[label]
+        series = self._series[label]
         self._fill(label)
         self._calls(label, max(REHEARSAL_CALLS, series.warmup + series.calls))
         subject, counted = series.subject, []
@@ -267,45 +294,6 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
     call_variants(variants, call)
     for one in ran.values():
         one.replay.settle_again()
-    measured = _measured(ran, caches, plan)
-    max_time_s = plan.max_time_s if plan.agreement is None else 0.0
-    compared: list[ComparedVariant] = []
-    for label in variants.functions:
-        own = row_name(variants.name, label)
-        mesh = ran[label].mesh
-        backend = group_backend(device_of(mesh))
-        row = Measurement(
-            own, own, variants.name, mesh, Contains.COMPARED, 1, measured.figures[label], backend
-        )
-        counts, advice = None, tuple[Advice, ...]()
-        if label in measured.counted:
-            recorded, *others = measured.counted[label]
-            last = others[-1]
-            events = (last.redistributions, last.collective_runs, last.wraps, last.reads)
-            counts = CallCounts(last.misses, *map(len, events))
-            advice = advise(others, recorded)
-        compared.append(
-            ComparedVariant(own, label, variants.name, row, counts, advice, max_time_s, measured.spent_s)
-        )
-    return Compared(variants.name, tuple(variants.functions), tuple(compared))
-
-
-class MeasuredVariants(NamedTuple):
-    """Measurement of all variants, by label.
-
-    Args:
-        figures: figures of each variant.
-        counted: counted calls of each variant that can be repeated.
-        spent_s: seconds per variant that all rounds took.
-    """
-
-    figures: dict[str, Figures]
-    counted: dict[str, list[StepCounts]]
-    spent_s: float = 0.0
-
-
-def _measured(ran: Mapping[str, RanCallable], caches: ShardingCaches, plan: Plan) -> MeasuredVariants:
-    """Measure the variants that can be repeated; note for the others why they cannot."""
     figures: dict[str, Figures] = {}
     again: dict[str, RanCallable] = {}
     for label, one in ran.items():
@@ -314,25 +302,24 @@ def _measured(ran: Mapping[str, RanCallable], caches: ShardingCaches, plan: Plan
             figures[label] = Figures(notes=(f"{label}: {reason}",))
         else:
             again[label] = one
-    if not again:
-        return MeasuredVariants(figures, {})
-    # All variants run with the same number of threads: torch recompiles if it changes.
-    compiled, threads = any(one.is_compiled for one in again.values()), torch.get_num_threads()
-    notes = (threads_note(threads),) if compiled and plan.one_thread and threads > 1 else ()
-    counted: dict[str, list[StepCounts]] = {}
-    subjects = {label: one.subject for label, one in again.items()}
-    plan = replace(plan, one_thread=plan.one_thread and not compiled)
-    with repetitions([*again.values()], plan.one_thread, is_alone=plan.agreement is None) as signals:
-        turns = Turns(subjects, caches, plan, signals)
-        turns.run()
-        for label in subjects:
-            counted[label] = turns.count(label)
-    error = next(iter(again.values())).error
-    if error is not None:
-        why = f"{turns.at}: {error}"
-        return MeasuredVariants(figures | dict.fromkeys(again, Figures(notes=(why,))), {})
-    for label, series in turns.series.items():
-        sample = f"the trimmed mean of {series.calls} calls" if series.calls > 1 else "one call"
-        remarks = (f"each sample is {sample}",)
-        figures[label] = Figures(len(series.values), samples_of([series]), notes, remarks, tracers())
-    return MeasuredVariants(figures, counted, turns.spent_s)
+    turns = Turns(again, caches, plan)
+    if again:
+        figures |= turns.measure()
+    max_time_s = plan.max_time_s if plan.agreement is None else 0.0
+    compared: list[ComparedVariant] = []
+    for label in variants.functions:
+        own = row_name(variants.name, label)
+        mesh = ran[label].mesh
+        backend = group_backend(device_of(mesh))
+        row = Measurement(own, own, variants.name, mesh, Contains.COMPARED, 1, figures[label], backend)
+        counts, advice = None, tuple[Advice, ...]()
+        if label in turns.counted:
+            recorded, *others = turns.counted[label]
+            last = others[-1]
+            events = (last.redistributions, last.collective_runs, last.wraps, last.reads)
+            counts = CallCounts(last.misses, *map(len, events))
+            advice = advise(others, recorded)
+        compared.append(
+            ComparedVariant(own, label, variants.name, row, counts, advice, max_time_s, turns.spent_s)
+        )
+    return Compared(variants.name, tuple(variants.functions), tuple(compared))
