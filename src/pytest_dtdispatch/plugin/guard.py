@@ -91,23 +91,20 @@ def guarded(hook: Hook, config: pytest.Config | None = None) -> Hook:
 
 def _guarded_steps(steps: Generator[Any, Any, Any], handle: Callable[..., Any]) -> Generator[Any, Any, Any]:
     """Run a hook wrapper, whose wrapped hooks run at its yield; their exceptions pass unchanged."""
-    result = raised = None
+    early = raised = result = None
     try:
         next(steps)
     except PASSED:
         raise
     except BaseException as error:
-        handle_early = functools.partial(handle, error)
-        try:
-            result = yield
-        finally:
-            result = handle_early(result)
-        return result
+        early = error  # handled after the wrapped hooks
     try:
         result = yield
     except BaseException as error:
         raised = error
     try:
+        if early is not None:
+            raise early
         if raised is None:
             steps.send(result)
         else:
