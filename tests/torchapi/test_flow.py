@@ -94,6 +94,21 @@ def test_write_to_an_earlier_view_of_numpy_changes_the_number(mesh: DeviceMesh) 
     assert first.tensor_number != second.tensor_number
 
 
+def test_write_to_a_resized_storage_is_none_to_a_freed_result(mesh: DeviceMesh) -> None:
+    weight = sharded(mesh, 3000, 3000)  # the system frees its memory at once, and gives it to the next
+    buffer = torch.empty(3000, 3000)
+    storage, nbytes = buffer.untyped_storage(), buffer.nbytes
+
+    def step() -> None:
+        storage.resize_(0)
+        gathered(weight)
+        storage.resize_(nbytes)  # as FSDP2 does
+        buffer.fill_(1.0)
+
+    (moved,) = recorded(step).of(Redistribution)
+    assert not moved.is_result_unique
+
+
 def test_reading_ops_keep_the_number_of_a_tensor(mesh: DeviceMesh) -> None:
     weight = sharded(mesh)
     numbers = {

@@ -55,8 +55,8 @@ from pytest_dtdispatch.torchapi.tensors import (
     is_local_mode_open,
     is_tensor,
     local_of,
-    memory_address,
     shards_of_simulated_ranks,
+    storage_key,
     tensors_in,
     version_of,
 )
@@ -201,7 +201,7 @@ class TransferRecorder:
             mesh=self._mesh_number(spec.mesh),
             is_even=is_even(spec),
             mergeable=len(ran) - 1 if is_merged and merges_dimensions() and spec.mesh.mesh_dim_names else 0,
-            is_gradient=memory_address(local) in map(memory_address, gradients),
+            is_gradient=storage_key(local) in map(storage_key, gradients),
             is_parameter=isinstance(self._running.redistributed, torch.nn.Parameter),
             is_lasting=is_lasting,
             free_dims=free_dims(self._running.schema, spec) if moved.operands == 1 else (),
@@ -315,7 +315,7 @@ class TransferRecorder:
         if any(map(runs_hooks, shards)):
             return ()
         gradients = (shard.grad for shard in shards if shard.grad is not None)
-        return tuple((memory_address(each), self.flow.of(each).uses) for each in gradients)
+        return tuple((storage_key(each), self.flow.of(each).uses) for each in gradients)
 
     def on_collective(self, kind: str, collective: Function, *args: Any, **kwargs: Any) -> Any:
         """Record a collective; a nested one is part of the outer one."""

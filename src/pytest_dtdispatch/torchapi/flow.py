@@ -26,8 +26,8 @@ from pytest_dtdispatch.torchapi.tensors import (
     is_tensor,
     layout_of,
     local_of,
-    memory_address,
     shards_of_simulated_ranks,
+    storage_key,
     tensors_in,
 )
 
@@ -203,7 +203,7 @@ class DataFlow:
 
     def of(self, tensor: Any) -> Memory:
         """Return what the step has done with the memory of a tensor, or of its local tensor."""
-        return self._memory[memory_address(tensor)]
+        return self._memory[storage_key(tensor)]
 
     def versions(self, local: torch.Tensor) -> tuple[int, ...]:
         """Return numbers that differ if a tensor may have been written to; empty if it is not recorded."""
@@ -233,7 +233,7 @@ class DataFlow:
         loops = frozenset[tuple[str, CodePlace]]().union(*(self.of(tensor).loops for tensor in tensors))
         if call.has_dtensor:
             self._note_call(call, place)
-        new = set(map(memory_address, results)) - set(map(memory_address, tensors))
+        new = set(map(storage_key, results)) - set(map(storage_key, tensors))
         if new:
             fresh = Memory(depth, is_new=True, loops=loops, chain=self._chain(call, result))
             self._memory |= {address: replace(fresh) for address in new}
@@ -255,10 +255,10 @@ class DataFlow:
         # A hook of the user runs in backward as well.
         is_outside = not is_in_backward() or not self._frames.called_by()
         is_step, is_outer = place.phase is Phase.OPTIMIZER, not self._frames.is_in_fsdp()
-        written = set(map(memory_address, call.written))
+        written = set(map(storage_key, call.written))
         for tensor in call.tensors:
             memory = self.of(tensor)
-            if memory_address(tensor) not in written:
+            if storage_key(tensor) not in written:
                 memory.last_read = self._ran
             memory.all_uses += 1
             memory.uses += is_outside
@@ -306,7 +306,7 @@ class DataFlow:
         calls.replacements.add(call.replacement())
         options = (f"{name}={each}" for name, each in call.kwargs.items() if not is_tensor(each))
         calls.options.add(", ".join(options))
-        calls.tensors[memory_address(first)] = self.of(first)
+        calls.tensors[storage_key(first)] = self.of(first)
         calls.elements = first.shape[call.args[1]] if call.func is torch.ops.aten.select.int else 0
         calls.layouts.update(layout_of(each) for each in call.tensors if each.dim())
         calls.floors.add(self._floor)
@@ -347,8 +347,8 @@ class DataFlow:
         behind = [self.moves[position] for position in memory.chain]
         is_used = any(each.others or each.is_unwrapped or each.is_written_later for each in behind)
         earlier = frozenset[int]() if is_used else memory.chain
-        if memory_address(result) != memory_address(source):
-            self._memory[memory_address(result)] = Memory(depth + 1, is_new=True, loops=memory.loops)
+        if storage_key(result) != storage_key(source):
+            self._memory[storage_key(result)] = Memory(depth + 1, is_new=True, loops=memory.loops)
         self.of(result).chain = frozenset([len(self.moves)])
         self.moves.append(Move(memory, self.of(result), depth, earlier))
         return self.moves[-1]

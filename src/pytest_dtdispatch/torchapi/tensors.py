@@ -217,15 +217,18 @@ def storages_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [plain for inner in inner_tensors(local) for plain in storages_of(inner)] or [local]
 
 
-def memory_address(tensor: Any) -> int:
-    """Return the address of the memory of a tensor or of its first local tensor; all views share it."""
+def storage_key(tensor: Any) -> int:
+    """Return a key of the storage of a tensor or of its first local tensor; all views share it.
+
+    The address of its memory does not suffice: when FSDP2 resizes a storage, it may get that of a freed one.
+    """
     plain = storages_of(shards_of_simulated_ranks(local_of(tensor))[0])[0]
-    return ask_tensor(_address, plain, id(plain))
+    return ask_tensor(_storage_key, plain, id(plain))
 
 
-def _address(plain: torch.Tensor) -> int:
+def _storage_key(plain: torch.Tensor) -> int:
     storage = plain.untyped_storage()
-    return int(storage.data_ptr() or storage._cdata)  # on meta, or without elements
+    return hash((storage._cdata, storage.data_ptr()))
 
 
 def is_even(spec: Any) -> bool:

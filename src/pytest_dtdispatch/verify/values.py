@@ -20,7 +20,7 @@ from pytest_dtdispatch.torchapi.shards import (
     full_values,
     tree_map,
 )
-from pytest_dtdispatch.torchapi.tensors import is_dtensor, is_tensor, memory_address
+from pytest_dtdispatch.torchapi.tensors import is_dtensor, is_tensor, storage_key
 from pytest_dtdispatch.verify.model import Fault
 
 Trials = Callable[[], Sequence[torch.Tensor]]
@@ -71,7 +71,7 @@ class FullCall:
             (number, each)
             for each in filter(is_dtensor, self._call.tensors)
             for number, result in enumerate(results)
-            if type(result) is torch.Tensor and memory_address(result) == memory_address(copies[id(each)])
+            if type(result) is torch.Tensor and storage_key(result) == storage_key(copies[id(each)])
         ]
         leaves = (copies.get(id(each), each) for each in results)
         return [Full(each) if is_tensor(each) else each for each in leaves]
