@@ -12,6 +12,7 @@ from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import (
     LIMITS,
+    CountChange,
     Judgement,
     RowVerdict,
     Threshold,
@@ -22,7 +23,7 @@ from pytest_dtdispatch.core.verdicts import (
 from pytest_dtdispatch.gates.expected import ExpectedRow, judge_results
 from pytest_dtdispatch.gates.saved_run import compare_rows, judge_run
 from pytest_dtdispatch.gates.times import TimedRow
-from pytest_dtdispatch.report.document import Document, View
+from pytest_dtdispatch.report.document import Document, Paragraph, View, plain
 from pytest_dtdispatch.report.judgements import comparison_blocks, judgement_document, worst_text
 from tests.rendered import assert_outputs_match, lines_of
 from tests.row_ids import number
@@ -104,6 +105,14 @@ def test_only_slower_rows_have_a_worst_line() -> None:
     passed = judged(1.0, 1.05).verdicts
     new = RowVerdict(RowId("t", "a", None), Verdict.NEW)
     assert [worst_text(rows) for rows in ([], passed, RENAMED[2:3], [new])] == [""] * 4
+
+
+def test_other_lines_of_a_cause_are_indented_further() -> None:
+    causes = ("    add: f32[8] S0 -> R, at layers.py:6", "add one to gate it")
+    row = RowVerdict(RowId("t.py::test_step", "train"), Verdict.REGRESSED, CountChange(1, 2), details=causes)
+    blocks = judgement_document(Judgement((row,))).blocks
+    lines = {plain(one.spans): (one.indent, one.hanging) for one in blocks if isinstance(one, Paragraph)}
+    assert (lines["add: f32[8] S0 -> R, at layers.py:6"], lines["add one to gate it"]) == ((4, 1), (2, 1))
 
 
 @pytest.mark.parametrize("state", [None, "hit"])

@@ -275,7 +275,9 @@ def _row_title(row: RowVerdict, text: str) -> Paragraph:
 
 
 def _detail(text: str, tone: Tone = Tone.PLAIN, indent: int = 1) -> Paragraph:
-    return paragraph(text, tone, indent, hanging=1)
+    """Return a line below a row; a cause begins with spaces, which indent its other lines too."""
+    unindented = text.lstrip(" ")
+    return paragraph(unindented, tone, indent + (len(text) - len(unindented)) // 2, hanging=1)
 
 
 def _figures_text(row: RowVerdict) -> str:
