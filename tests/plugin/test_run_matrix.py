@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_dtdispatch.comparing.model import CallCounts, ComparedVariant
@@ -18,8 +20,8 @@ from pytest_dtdispatch.plugin.finish import collect
 from pytest_dtdispatch.plugin.gates import Gates
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.plugin.settings import Settings
-from pytest_dtdispatch.report.run import ReportedRun
-from pytest_dtdispatch.steps.events import Redistribution
+from pytest_dtdispatch.report.run import Baseline, ReportedRun
+from pytest_dtdispatch.steps.events import Redistribution, by_cause
 from pytest_dtdispatch.steps.model import StepCounts, Steps
 from tests.reported_runs import HITS, MISSES, measured
 
@@ -103,6 +105,19 @@ def test_count_above_its_limit_has_causes_and_a_command(
     assert gate.command == "dtdispatch expected update limits.csv --results RESULTS.csv --limits"
     ab = f"dtdispatch ab --metric counts --base-rev {base} --head-rev HEAD -- {TESTS[0]}"
     assert gate.remarks == (f"what changed since the base: {ab}",)
+
+
+def test_failed_count_names_causes_that_a_saved_run_lacks() -> None:
+    saved = [Redistribution("add", "f32[8]", ("S0",), ("R",), 32, place=CodePlace("layers.py", 6))] * 2
+    moved = [replace(one, place=CodePlace("layers.py", 7)) for one in saved]  # by a line added above
+    added = Redistribution("mul", "f32[8]", ("S0",), ("R",), 32, place=CodePlace("layers.py", 5))
+    base, _ = run_of(TESTS[0], Steps("train", (), (StepCounts(events=tuple(saved)),)))
+    run, records = run_of(TESTS[0], Steps("train", (), (StepCounts(events=(added, *moved, moved[0])),)))
+    expected = parse_expected(f"{TESTS[0]}::train,redistributes,2,max\n", "limits.csv", metric_names())
+    gates = Gates(Settings(), baseline=Baseline(replace(base, where="base.json")), expected=[expected])
+    [gate] = gates.judge(run, records, Selection(tests=KEYS)).gates
+    new = by_cause([[added]]) + by_cause([[moved[0]]])
+    assert gate.remarks[:-1] == tuple(f"not in base.json: {cause}" for cause in new)
 
 
 def test_time_above_its_value_has_no_command_for_counts() -> None:

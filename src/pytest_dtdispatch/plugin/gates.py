@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pytest_dtdispatch.core.measurement import UNITS, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
-from pytest_dtdispatch.core.text import name_of_any_dim
+from pytest_dtdispatch.core.text import first_of, name_of_any_dim, shorten_path
 from pytest_dtdispatch.core.verdicts import (
     LIMITS,
     CountChange,
@@ -38,7 +38,9 @@ from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.run import Baseline, ReportedRun
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
-from pytest_dtdispatch.steps.model import COUNTS, Steps
+from pytest_dtdispatch.steps.model import COUNTS, Steps, causes_since
+
+MAX_CAUSES = 5  # of counts that a saved run does not have
 
 
 @dataclass(eq=False)
@@ -86,7 +88,8 @@ class Gates:
         gates += self._judge_expected(run, selection)
         metrics = {metric for unit in UNITS for metric in unit.metrics}
         timed = {number.row for number in run.metrics() if number.metric in metrics}
-        return replace(run, gates=tuple(_with_command(gates, timed)))
+        base = self.baseline.run if self.baseline else None
+        return replace(run, gates=tuple(_with_causes_and_command(gates, timed, run, base)))
 
     # A saved run
 
@@ -222,20 +225,38 @@ def _with_causes(run: ReportedRun, verdict: RowVerdict, row: ExpectedRow) -> Row
     return verdict
 
 
-def _with_command(gates: Sequence[Judgement], timed: Collection[RowId]) -> list[Judgement]:
-    """Add the command that finds changed counts to the last gate that failed by rows without times."""
-    tests: dict[str, None] = {}
+def _with_causes_and_command(
+    gates: Sequence[Judgement], timed: Collection[RowId], run: ReportedRun, base: ReportedRun | None
+) -> list[Judgement]:
+    """Add new causes of counts, and a command that finds them, to the last gate that failed by counts."""
+    failed: dict[RowId, None] = {}
     last = None
     for gate in gates:
         for row in gate.failed:
             if isinstance(row.change, CountChange) and row.row not in timed:
-                tests[row.row.test] = None
+                failed[row.row] = None
                 last = gate
-    base = os.environ.get("GITHUB_BASE_REF")
-    base_rev = f"origin/{base}" if base else "main"
+    rev = os.environ.get("GITHUB_BASE_REF")
+    base_rev = f"origin/{rev}" if rev else "main"
     words = ["dtdispatch", "ab", "--metric", "counts", "--base-rev", base_rev, "--head-rev", "HEAD", "--"]
-    remark = f"what changed since the base: {shlex.join([*words, *tests])}"
-    return [replace(gate, remarks=(*gate.remarks, remark)) if gate is last else gate for gate in gates]
+    remarks = [
+        f"what changed since the base: {shlex.join([*words, *dict.fromkeys(row.test for row in failed)])}"
+    ]
+    if base is not None:
+        remarks[:0] = _new_causes(failed, run, base)
+    return [replace(gate, remarks=(*gate.remarks, *remarks)) if gate is last else gate for gate in gates]
+
+
+def _new_causes(rows: Iterable[RowId], run: ReportedRun, base: ReportedRun) -> list[str]:
+    """Return the causes of counts of these rows that a saved run does not have."""
+    now, then = (
+        {RowId(test, one.name): one for kind, test, one in each.each_result() if kind == Steps.kind}
+        for each in (run, base)
+    )
+    causes = [
+        cause for row in rows if row in now and row in then for cause in causes_since(now[row], then[row])
+    ]
+    return [f"not in {shorten_path(base.where)}: {cause}" for cause in first_of(causes, MAX_CAUSES)]
 
 
 def judged_nothing(row: RowId, criterion: str, kind: Kind, skip_reason: str) -> RowVerdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -549,6 +549,34 @@ def state_of(steps: Steps) -> StepState:
     words = {"misses": steps.misses > 0, "grows": _grows(steps), "unsteady": bool(steps.unsteady)}
     trouble = ", ".join(word for word, is_found in words.items() if is_found)
     return StepState(trouble or "steady", bool(trouble))
+
+
+def causes_since(now: Steps, then: Steps) -> list[str]:
+    """Return the causes of grown counts that an earlier run of a step did not have."""
+    causes: dict[str, None] = {}
+    for kind in now.kinds if now.steps and then.steps else ():
+        step, before = (max(each.steps, key=kind.number) for each in (now, then))
+        if kind.metric and kind.number(step) > kind.number(before):
+            causes.update(dict.fromkeys(by_cause([new_events(kind.events(step), kind.events(before))])))
+    return [*causes]
+
+
+def new_events(now: Iterable[StepEvent], then: Iterable[StepEvent]) -> list[StepEvent]:
+    """Return the events of a step that an earlier one did not have, at any line of the same file."""
+    left = Counter(map(_without_line, then))
+    new = []
+    for event in now:
+        key = _without_line(event)
+        if left[key]:
+            left[key] -= 1
+        else:
+            new.append(event)
+    return new
+
+
+def _without_line(event: StepEvent) -> Hashable:
+    """Return a key of an event that stays equal if its line moves within its file."""
+    return event, event.place and replace(event.place, line=0)
 
 
 def _grows(steps: Steps) -> bool:
