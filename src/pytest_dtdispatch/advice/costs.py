@@ -148,7 +148,8 @@ def old_objects_collected(observed: Observed) -> Iterator[Finding]:
     """Advise if collections of the oldest generation, which visit the whole heap, run within steps."""
     found = observed.collector
     if found and found.share is not None and found.oldest_ns >= MIN_SHARE * found.wall_ns:
-        seen = f"garbage of the whole heap collected {found.oldest:,} times in {plural(found.steps, 'step')}"
+        times, steps = plural(found.oldest, "time"), plural(found.steps, "step")
+        seen = f"garbage of the whole heap collected {times} in {steps}"
         change = "call gc.freeze() after the warm-up, and gc.collect() between steps"
         ns, share = found.oldest_ns / found.steps, found.oldest_ns / found.wall_ns
         saves = "saves at most these pauses"
