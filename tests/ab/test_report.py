@@ -105,6 +105,17 @@ def test_redistribution_is_annotated_once() -> None:
     assert [one.row.state for one in failed] == ["misses_per_step", "redistributes_per_step"]
 
 
+def test_line_that_moved_did_not_cause_a_regression() -> None:
+    added, moved = replace(MOVED, tensor="f32[16]"), replace(MOVED, place=replace(AT, line=32))
+    gathered = Collective("all_gather", 512, place=AT)
+    old, new = (
+        counted({}, replace(missing(), steps=(StepCounts(events=events),)))
+        for events in ((MOVED,), (added, gathered, moved))
+    )
+    [failed] = judgement_of(judge_runs([old], [new], RULE_OF_COUNTS)).failed
+    assert (failed.row.state, failed.lines) == ("redistributes_per_step", ("layers.py:31",))
+
+
 def test_no_run_of_counts_is_ignored() -> None:
     """A side may have more runs than the other, or than runs that prove hits."""
     row = "t.py::test_step::a::misses_per_step"

@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from pytest_dtdispatch.ab.rule import CONTAMINATED, percent
 from pytest_dtdispatch.ab.run import CHANGED, Judged
@@ -31,6 +32,8 @@ from pytest_dtdispatch.report.document import (
 )
 from pytest_dtdispatch.report.judgements import TONES, badness, number_text, verdict_counts
 from pytest_dtdispatch.report.markdown import document_text, folded
+from pytest_dtdispatch.steps.events import StepEvent, by_cause
+from pytest_dtdispatch.steps.model import COUNTS, Steps, new_events
 
 LEGENDS = {
     Metric.TIME: "base, head: median of the processes until the row was decided; each counts by its least "
@@ -203,7 +206,8 @@ def _distinct(judged: Judged, row: RowId, member: str) -> list[dict[str, None]]:
 def _source_lines(judged: Judged, one: RowVerdict) -> Sequence[str]:
     """Return the source lines of a changed count that only the head has, else all of the head."""
     base, head = _distinct(judged, one.row, "lines")
-    return [line for line in head if line not in base] or [*head]
+    moved = {event.place.line_text: None for event in chain(*_new_events(judged, one.row)) if event.place}
+    return [*moved] or [line for line in head if line not in base] or [*head]
 
 
 def judgement_of(judged: Judged) -> Judgement:
@@ -222,7 +226,11 @@ def _same_cause(judged: Judged, one: RowVerdict) -> str:
         if other.row == one.row:
             break
         has_regressed = other.verdict is Verdict.REGRESSED and other.row.state in OF_REDISTRIBUTIONS
-        if has_regressed and other.row[:2] == one.row[:2] and _source_lines(judged, other) == lines:
+        if (
+            has_regressed
+            and other.row[:2] == one.row[:2]
+            and {*_source_lines(judged, other)}.issuperset(lines)
+        ):
             return str(other.row.state).replace("_", " ")
     return ""
 
@@ -251,6 +259,9 @@ def _differing(judged: Judged, one: RowVerdict) -> list[str]:
     base, head = _distinct(judged, one.row, "details")
     if judged.rule.metric == Metric.INSTRUCTIONS:
         return _functions(base, head)
+    new = _new_events(judged, one.row) if one.verdict is Verdict.REGRESSED else []
+    if any(new):
+        return by_cause(new)
     if one.verdict is Verdict.CHANGED:  # equal calls on other source lines are not new
         calls = {line.partition(", at ")[0] for line in base}
         return [line for line in head if line.partition(", at ")[0] not in calls]
@@ -270,3 +281,22 @@ def _functions(base: Iterable[str], head: Iterable[str]) -> list[str]:
     most = sorted(grown, key=lambda name: abs(grown[name]), reverse=True)[:3]
     noise = 0.05 * max(map(abs, grown.values()), default=0)
     return [f"{name}: {grown[name]:+,.0f} instructions" for name in most if abs(grown[name]) > noise]
+
+
+def _new_events(judged: Judged, row: RowId) -> list[list[StepEvent]]:
+    """Return the events of a count that the base does not have, for each step of the head."""
+    kind = next((kind for kind in COUNTS if kind.per_step and kind.per_step == row.state), None)
+    base, head = (
+        [
+            steps
+            for sample in samples
+            for run in sample.runs
+            for steps in run.results.get(Steps.kind, {}).get(row.test, ())
+            if steps.name == row.label and steps.steps
+        ]
+        for samples in judged.sides.values()
+    )
+    if kind is None or not base or not head:
+        return []
+    most = max(chain.from_iterable(steps.steps for steps in base), key=kind.number)
+    return [new_events(kind.events(step), kind.events(most)) for step in head[0].steps]
