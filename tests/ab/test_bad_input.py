@@ -46,7 +46,7 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
         (["--control", "much"], "'much' is not a percentage"),
         (["--base", "/nowhere/python", "--head", "x"], "base /nowhere/python: is not an executable"),
         (["--base", __file__, "--head", sys.executable], "is not an executable"),
-        (["--base-rev", "nonsense^^", "--head-rev", "HEAD"], "--base-rev nonsense^^: "),
+        (["--base-rev", "nonsense^^", "--head-rev", "HEAD"], "--base-rev nonsense^^: no such commit in "),
         (["--metric", "speed"], "'speed' is not one of time, counts, instructions"),
         (["--metric", "counts", "--floor", "hit=5%"], "--floor is for --metric time"),
         (["--metric", "counts", "--control", "off"], "--control is for --metric time and instructions"),

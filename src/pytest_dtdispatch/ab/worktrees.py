@@ -67,8 +67,10 @@ def worktrees(
     try:
         _git(project, "worktree", "prune")  # after a run that was killed
         for side, revision in revisions.items():
-            verified = ("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-            commit = _git(project, *verified, option=f"--{side}-rev {revision}")
+            verified = ("--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+            commit = _git(project, "rev-parse", *verified)
+            if not commit:
+                raise DtDispatchError(f"--{side}-rev {revision}: no such commit in {top}")
             path = Path(os.path.realpath(folder), side)
             found[side] = Checkout(str(path), commit=commit, project=str(path / inside))
             _git(project, "worktree", "add", "--quiet", "--detach", str(path), commit, option=f"--{side}-rev")
