@@ -6,7 +6,6 @@ import copy
 import pickle
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -212,13 +211,6 @@ def test_copied_count_preserves_its_details(total: int, steps: int, text: str) -
     for again in (copy.copy(count), copy.deepcopy(count), *pickled):
         assert type(again) is Count
         assert (float(again), str(again), again.details) == (float(count), text, ("mm missed", "add missed"))
-
-
-def test_counts_survive_copying_inside_containers() -> None:
-    misses: Any = Steps("train", (), (StepCounts(events=(MISS,)), StepCounts())).misses_per_step
-    again = copy.deepcopy({"misses": misses})
-    assert repr(again) == "{'misses': 0.5}"
-    assert again["misses"].details == misses.details
 
 
 def test_listed_items_are_indented_and_limited() -> None:

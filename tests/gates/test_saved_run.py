@@ -51,15 +51,6 @@ def test_control_rows_and_rows_without_threshold_are_ignored() -> None:
     assert verdicts_of(judge([row("local")], [row("local")])) == []
 
 
-@pytest.mark.parametrize("traced", ["base", "head"])
-def test_traced_run_fails(traced: str) -> None:
-    sides = {"base": row(), "head": row(factor=2.0)}
-    sides[traced] = replace(sides[traced], tracers=("coverage",))
-    judgement = judge([sides["base"]], [sides["head"]])
-    assert verdicts_of(judgement)[:1] == ["mismatched"]
-    assert judgement.has_failed
-
-
 # Plain ops
 
 

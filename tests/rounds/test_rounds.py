@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import inspect
 import itertools
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -92,14 +91,6 @@ def test_passes_have_equal_numbers_of_calls(bench: Bench, rounds: int, passes: i
     assert figures.rounds == passes * misses
     is_first_discarded = passes >= 4
     assert bench.op.calls == REHEARSAL + (is_first_discarded + passes) * (4 * misses + WARMUP)
-
-
-def test_first_pass_is_discarded(bench: Bench) -> None:
-    figures = bench.take(Plan(rounds=20, repeat=2))
-    passes = [REHEARSAL + number * (3 + WARMUP + 6) for number in range(1, 9)]
-    assert calls_of(figures, State.MISS) == [first + n for first in passes for n in range(3)]
-    assert calls_of(figures, State.HIT) == [first + 3 + WARMUP + n for first in passes for n in range(6)]
-    assert bench.caches.log == ["clear"] * (1 + 3 + 8 * 3)
 
 
 @pytest.mark.parametrize(("hit_ms", "discarded"), [(0.008, 200), (0.2, 10), (2.0, 10)])
@@ -532,27 +523,6 @@ def test_call_below_limit_has_four_passes() -> None:
     assert figures.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("miss_ms", "hit_ms", "planned", "misses", "hits"),
-    [
-        (145, 140, {}, 4, 4),
-        (200, 200, {"rounds": 1, "max_time_s": math.inf}, 1, 10),
-        # Slow misses do not reduce fast hits.
-        (370, 0.02, {}, 4, 200),
-        (44, 0.1, {}, 16, 400),
-        (1, 0.1, {"cold": True}, 40, 400),
-    ],
-)
-def test_number_of_slow_calls_fits_the_limit(
-    miss_ms: float, hit_ms: float, planned: dict[str, Any], misses: int, hits: int
-) -> None:
-    bench = slow_bench(miss_ms, hit_ms)
-    local = Subject(FakeOp(bench.clock, lambda number: None), tuple) if "cold" in planned else None
-    expected = [(State.MISS, misses), (State.HIT, hits)]
-    others = [(State.COLD, misses), (State.LOCAL, hits)] if local else []
-    assert [*counts_of(bench.take(Plan(**planned), local=local)).items()] == expected + others
-
-
 def test_rehearsal_continues_after_slow_propagating_hit() -> None:
     bench = Bench()
 
@@ -737,16 +707,6 @@ def test_ranks_use_agreed_numbers_regardless_of_time(bench: Bench, max_time_s: f
     assert bench.op.calls == REHEARSAL + (1 + 7) * (3 + 4 + 2)
     alone = Bench().take(Plan(20, 2, max_time_s, agreement=Settled(None)))
     assert alone.rounds == own.passes * own.misses, "a rank alone uses its own time limit"
-
-
-def test_ranks_make_equal_calls_at_any_speed() -> None:
-    settled = Settled((4, 1, 2, 3))
-    benches = [slow_bench(miss_ms, hit_ms) for miss_ms, hit_ms in [(1, 0.01), (300, 0.02), (3000, 2000)]]
-    every = [bench.take(Plan(agreement=settled)) for bench in benches]
-    assert {bench.op.calls for bench in benches} == {REHEARSAL + (1 + 4) * (1 + 3 + 2)}
-    assert all(counts_of(figures) == {State.MISS: 4, State.HIT: 8} for figures in every)
-    assert len({step for _, step in settled.proposed}) == 1
-    assert len(settled.proposed) == len(benches)
 
 
 @pytest.mark.parametrize(("miss_ms", "hit_ms", "here"), [(3000, 2000, " (3.0 s here)"), (300, 0.02, "")])
