@@ -537,10 +537,11 @@ def test_rehearsal_continues_after_slow_propagating_hit() -> None:
     assert bench.op.calls == 1 + 2 + (1 + 4) * 2
 
 
+@pytest.mark.parametrize("cold", [True, False])
 @pytest.mark.parametrize(("miss_ms", "hit_ms"), [(2, 2), (5, 5), (10, 10), (30, 20), (40, 40), (80, 4)])
-def test_slow_calls_use_most_of_the_limit(miss_ms: float, hit_ms: float) -> None:
+def test_slow_calls_use_most_of_the_limit(miss_ms: float, hit_ms: float, cold: bool) -> None:
     bench = slow_bench(miss_ms, hit_ms)
-    figures = bench.take(Plan())
+    figures = bench.take(Plan(cold=cold))
     assert 0.6e9 <= bench.clock.now <= 1.05e9
     assert len(samples_of(figures, State.MISS).lengths) >= 4
 
