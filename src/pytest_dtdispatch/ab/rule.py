@@ -77,7 +77,7 @@ class Rule:
     def __post_init__(self) -> None:
         least = enough = 1
         if self.metric == Metric.TIME:
-            least, enough = 3, max(DECIDING_PAIRS, self.pairs)
+            least, enough = Rule.pairs, max(DECIDING_PAIRS, self.pairs)
         if self.pairs < least or self.confirm < enough:
             numbers = f"--pairs {self.pairs}, --confirm {self.confirm}"
             raise ValueError(f"{numbers}: --metric {self.metric} needs at least {least} and {enough}")
