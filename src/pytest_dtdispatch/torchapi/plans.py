@@ -29,20 +29,17 @@ def free_dims(schema: Any, spec: Any) -> tuple[int, ...]:
     leaves, tree = tree_flatten((schema.args_schema, schema.kwargs_schema))
     [number] = [number for number, leaf in enumerate(leaves) if isinstance(leaf, DTensorSpec)]
     sharded = {placement.dim for placement in spec.placements if type(placement) is Shard}
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    # Unwrapped, so that the propagation is not notified.
+    propagate = partial(inspect.unwrap(type(propagator).propagate_op_sharding_non_cached), propagator)
     found = []
     for dim in sorted({*range(spec.ndim)} - sharded):
         placements = tuple(Shard(dim) if type(each) is Shard else each for each in spec.placements)
         moved = type(spec)(spec.mesh, placements, tensor_meta=spec.tensor_meta)
         args, kwargs = tree_unflatten([*leaves[:number], moved, *leaves[number + 1 :]], tree)
-        planned = _plan(type(schema)(schema.op, args, kwargs, schema_info=schema.schema_info))
+        again = type(schema)(schema.op, args, kwargs, schema_info=schema.schema_info)
+        with modes_disabled():
+            planned = ask(propagate, again, None)
         if len(sharded) == 1 and is_even(moved) and planned and not planned.needs_redistribute:
             found.append(dim)
     return tuple(found)
-
-
-def _plan(schema: Any) -> Any:
-    """Propagate a schema without a notification; return None if the op cannot run on it."""
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    propagate = inspect.unwrap(type(propagator).propagate_op_sharding_non_cached)
-    with modes_disabled():
-        return ask(partial(propagate, propagator), schema, None)
