@@ -148,10 +148,9 @@ class Verifier(ConversionCapture):
         if is_fused_elsewhere(func):
             return "that loss_parallel or context_parallel computes with another op"
         reason = "on meta" if call.is_on_meta else self._reason_of_group()
+        # Torch would write to a tensor that simulated ranks share once for each rank.
         is_shared = self._is_simulated and any(map(is_shared_by_ranks, call.written))
-        if is_shared and not all(
-            map(is_shared_by_ranks, call.tensors)
-        ):  # torch writes to it once for each rank
+        if is_shared and not all(map(is_shared_by_ranks, call.tensors)):
             return "that write to a tensor which simulated ranks share"
         return reason
 
