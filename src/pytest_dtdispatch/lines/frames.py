@@ -62,14 +62,6 @@ class FrameOwners:
     NOTHING = FrameOwner("code of torch, of Python, of pytest or of this plugin")
 
 
-# Folders of torch, and the owners of their frames.
-LIBRARIES = {
-    "nn/parallel": FrameOwners.DDP,
-    "distributed/fsdp": FrameOwners.FSDP,
-    "distributed/_composable/fsdp": FrameOwners.FSDP,
-    "distributed/pipelining": FrameOwners.PIPELINE,
-}
-
 T = TypeVar("T")
 OwnedFrames = Iterable[tuple[FrameOwner, FrameType]]
 
@@ -89,10 +81,12 @@ class Frames:
         self._of_paths = {  # the first path that a file starts with decides
             str(Path(torch.nn.utils.__file__).parent / "clip_grad.py"): FrameOwners.CLIPPING,
             f"{Path(torch.optim.__file__).parent}{os.sep}": FrameOwners.OPTIMIZER,
+            f"{of_torch}nn/parallel{os.sep}": FrameOwners.DDP,
+            f"{of_torch}distributed/pipelining{os.sep}": FrameOwners.PIPELINE,
         }
-        for folder, owner in LIBRARIES.items():
-            if owner is not FrameOwners.FSDP or not missing_fsdp_name():
-                self._of_paths[f"{of_torch}{folder}{os.sep}"] = owner
+        if not missing_fsdp_name():
+            for folder in ("distributed/fsdp", "distributed/_composable/fsdp"):
+                self._of_paths[f"{of_torch}{folder}{os.sep}"] = FrameOwners.FSDP
         self._plans = f"{of_torch}distributed/tensor/parallel/"  # styles of `parallelize_module`
         self._wrappers = wrapper_paths()
         self.owners: dict[int, FrameOwner] = {}
