@@ -18,6 +18,7 @@ from pytest_dtdispatch.torchapi.observe import (
     around,
     module_of,
     observe_conversions,
+    observe_simulated_ops,
     optional_module,
 )
 from pytest_dtdispatch.torchapi.ops import op_named
@@ -94,7 +95,6 @@ def observe_transfers(observer: Any) -> Iterator[None]:
         "exchange": observer.on_exchange,
         "observed": observer.on_observation,
         "backward": observer.on_backward,
-        "simulated_op": partial(_on_simulated_op, observer),
     }
     kinds = _collective_kinds()
     # All collectives of torch dispatch to ops of c10d. On meta, functional ones have separate kernels.
@@ -103,6 +103,7 @@ def observe_transfers(observer: Any) -> Iterator[None]:
     on_meta = {op: partial(_on_op_on_meta, observer, collective_kind(op.name())) for op in functional}
     with ExitStack() as stack:
         stack.enter_context(around(methods))
+        stack.enter_context(observe_simulated_ops(partial(_on_simulated_op, observer)))
         stack.enter_context(kernels_routed("c10d", of_c10d))
         stack.enter_context(kernels_routed("_c10d_functional", on_meta))
         # Methods of Python process groups bypass these ops. C++ classes have no Python functions.
@@ -122,13 +123,6 @@ def _on_op_on_meta(observer: Any, kind: str, run: Callable[..., Any], *args: Any
     return run(*args, **kwargs)
 
 
-def _on_simulated_op(
-    observer: Any, dispatch: Any, mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
-) -> Any:
-    def call(*_: Any, **__: Any) -> Any:
-        return dispatch(mode, func, types, args, kwargs)
-
-    kind = collective_of(func)
-    if kind:
-        return observer.on_collective(kind, call, *args, **kwargs or {})
-    return call()
+def _on_simulated_op(observer: Any, run: Callable[..., Any], op: Any, *args: Any, **kwargs: Any) -> Any:
+    kind = collective_of(op)
+    return observer.on_collective(kind, run, *args, **kwargs) if kind else run()

@@ -222,6 +222,21 @@ def around(methods: Mapping[Key, Method], is_hidden: bool = True) -> AbstractCon
     return patch({point: calling(method, is_hidden) for point, method in methods.items()})
 
 
+def observe_simulated_ops(method: Method) -> AbstractContextManager[None]:
+    """Route each op that all simulated ranks run through ``method(run, op, *args, **kwargs)``.
+
+    ``run`` ignores its arguments, and runs the op with those that it was called with.
+    """
+
+    def on_op(dispatch: Any, mode: Any, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def run(*_: Any, **__: Any) -> Any:
+            return dispatch(mode, op, types, args, kwargs)
+
+        return method(run, op, *args, **kwargs or {})
+
+    return around({"simulated_op": on_op})
+
+
 def program_frame(frame: FrameType) -> FrameType:
     """Return the innermost frame outside of this folder, and of a dispatch mode that passed an op on."""
     passing = ("pytest_dtdispatch.torchapi", "torch._compile", "torch._dynamo.eval_frame")

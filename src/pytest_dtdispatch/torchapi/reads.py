@@ -20,8 +20,8 @@ from pytest_dtdispatch.torchapi.compiler import is_generated
 from pytest_dtdispatch.torchapi.observe import (
     SIMULATION,
     Point,
-    around,
     module_of,
+    observe_simulated_ops,
     patch,
     program_frame,
 )
@@ -99,7 +99,7 @@ def observe_reads(observer: Any) -> Iterator[None]:
         kernels_routed("aten", listeners),
         kernels_routed("aten", composite, "AutogradCPU"),
         kernels_routed("aten", composite),  # inference mode has no autograd
-        around({"simulated_op": partial(_on_simulated_op, observer)}),
+        observe_simulated_ops(partial(_on_simulated_op, observer)),
         patch(wraps),
         _handling(observer),
     ):
@@ -125,16 +125,9 @@ def _on_op(observer: Any, name: str, run: Callable[..., Any], *args: Any, **kwar
     return observer.on_read(run, name, *args, **kwargs)
 
 
-def _on_simulated_op(
-    observer: Any, dispatch: Any, mode: Any, func: Any, types: Any, args: Any, *rest: Any
-) -> Any:
-    """Notify of an op that all simulated ranks run."""
-    name = OPS.get(_ops_of((*OPS,)).get(func, ""), "")
-
-    def call(*_: Any, **__: Any) -> Any:
-        return dispatch(mode, func, types, args, *rest)
-
-    return observer.on_read(call, name, *args) if name else call()
+def _on_simulated_op(observer: Any, run: Callable[..., Any], op: Any, *args: Any, **_: Any) -> Any:
+    name = OPS.get(_ops_of((*OPS,)).get(op, ""), "")
+    return observer.on_read(run, name, *args) if name else run()
 
 
 def _on_composite(observer: Any, op: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
