@@ -50,7 +50,6 @@ T = TypeVar("T")
 REAL_RANKS = "--dtdispatch-backend gloo --dtdispatch-nproc 2"
 FLAGS = f"add --dtdispatch-backend local, or {REAL_RANKS}"
 NOT_DEFINED = "without a defined result"
-UNDEFINED = ("empty", "new_empty", "resize", "set_")  # how the names of ops begin whose results are undefined
 
 
 class Verifier(ConversionCapture):
@@ -143,7 +142,7 @@ class Verifier(ConversionCapture):
             return "higher-order operators"
         if torch.Tag.nondeterministic_seeded in func.tags:
             return "random"
-        if func.namespace == "aten" and func.__name__.startswith(UNDEFINED):
+        if func.namespace == "aten" and func.__name__.startswith(("empty", "new_empty", "resize", "set_")):
             return NOT_DEFINED
         if is_fused_elsewhere(func):
             return "that loss_parallel or context_parallel computes with another op"
