@@ -118,6 +118,7 @@ class TransferRecorder:
         # Likewise: memory and number of uses of each gradient after that backward pass.
         self._gradients: dict[int, tuple[tuple[int, int], ...]] = {}
         self._moves: list[Redistribution] = []
+        self._checksums: dict[Hashable, int] = {}  # of the first result of each tensor and placements
         self._uses: dict[int, Use] = {}  # of redistributions, conversions and reads, by the id of the event
         self._referred: list[Converted] = []  # those since the last backward pass
         self._stepped: dict[int, OptimizerStep | None] = {}
@@ -189,15 +190,15 @@ class TransferRecorder:
         optimizer = running_instance(sys._getframe(), Optimizer) if self._running.implied_by else None
         groups = [] if optimizer is None else optimizer.param_groups
         gradients = (each.grad for group in groups for each in group["params"] if each.grad is not None)
+        versions = self.flow.versions(result)
         moved = replace(
             moved,
             **self._proof(self._running.redistributed),
+            tensor_number=self._number_on_ranks(moved, local, versions[-1]),
             node=self._running.node,
             options=self._running.options,
             depth=move.depth,
-            result_number=self._numbers.of_contents(
-                result, 0, self._running.has_gradient, *self.flow.versions(result)
-            ),
+            result_number=self._numbers.of_contents(result, 0, self._running.has_gradient, *versions),
             mesh=self._mesh_number(spec.mesh),
             is_even=is_even(spec),
             mergeable=len(ran) - 1 if is_merged and merges_dimensions() and spec.mesh.mesh_dim_names else 0,
@@ -210,6 +211,14 @@ class TransferRecorder:
         self._moves.append(moved)
         self._uses[id(moved)] = move
         return moved
+
+    def _number_on_ranks(self, moved: Redistribution, local: Any, checksum: int) -> int:
+        """Return the number of a tensor, another one if the result shows that a rank wrote to its shard."""
+        number = moved.tensor_number
+        if not number or (is_group_fake() and not is_local_mode_open()):
+            return number
+        first = self._checksums.setdefault((number, moved.target, self._running.options), checksum)
+        return number if checksum == first else self._numbers.of_memory(local, number, checksum)
 
     def _mesh_number(self, mesh: Any) -> int:
         return self._meshes.setdefault(mesh, len(self._meshes) + 1)

@@ -74,6 +74,11 @@ def by_random(x: Any) -> None:
     x.data.fill_(x.detach().to_local().sum().item() / 100)
 
 
+def by_other_rank(x: Any) -> None:
+    if dist.get_rank() == 1:  # rank 0 prints the advice
+        x.detach().to_local().mul_(2)
+
+
 WRITES: dict[str, Callable[[Any], object]] = {
     "in place": lambda x: x.detach().mul_(2),
     "data": lambda x: x.data.mul_(2),
@@ -87,6 +92,7 @@ WRITES: dict[str, Callable[[Any], object]] = {
     "alias": by_alias,
     "view": by_view,
     "fill": by_random,
+    "other rank": by_other_rank,
     "number": lambda x: x.detach().to_local().view(-1)[0].add_(1),
 }
 
@@ -646,7 +652,12 @@ def write_lookalikes() -> list[Entry]:
     harm, effect = Harm.OTHER_RESULTS, "the second value is that before the write"
     entries: list[Entry] = [
         Lookalike(
-            "repeated", name, *pair(written, write=write), harm, effect, is_quick=name in ("data", "numpy")
+            "repeated",
+            name,
+            *pair(written, write=write),
+            harm,
+            effect,
+            is_quick=name in ("data", "numpy", "other rank"),
         )
         for name, write in WRITES.items()
     ]
