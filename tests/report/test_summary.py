@@ -103,6 +103,14 @@ def test_changes_worth_making_precede_the_sections() -> None:
     assert "and 11 more lines of advice" in summary(run_of(results=results_of(replace(COUNTED, advice=many))))
 
 
+def test_remarks_on_a_failed_gate_are_not_folded() -> None:
+    failed = replace(gate(regressed("t.py::slow", 20)), remarks=("not in base.json: add at layers.py:6",))
+    passed = replace(gate(replace(SLOWER, verdict=Verdict.PASSED)), remarks=("no causes",))
+    head, _, _ = summary(ReportedRun(gates=(failed, passed))).partition("<details>")
+    assert "* not in base.json: add at layers.py:6" in head.splitlines()
+    assert "no causes" not in head
+
+
 def test_hostile_names_break_no_table() -> None:
     text = summary(hostile_run())
     assert len(tables_of(text)) > 10

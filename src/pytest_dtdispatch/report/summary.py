@@ -151,9 +151,11 @@ def _head(run: ReportedRun, worst: str) -> str:
         more = f"and {len(judged) - 100:,} more rows" if len(judged) > 100 else ""
         table = Table((Group("", lines, more),), label_title="row")
         parts.append(document_text(Document((table,))))
-        remedies = dict.fromkeys(f"{row.verdict}: {row.remedy}" for _, row in judged if row.remedy)
-        if remedies:
-            parts.append("".join(f"* {escaped(remedy)}\n" for remedy in remedies))
+        remedies = (f"{row.verdict}: {row.remedy}" for _, row in judged if row.remedy)
+        remarks = (remark for gate in run.gates if gate.has_failed for remark in gate.remarks)
+        below = dict.fromkeys((*remedies, *remarks))
+        if below:
+            parts.append("".join(f"* {escaped(text)}\n" for text in below))
     drifts = [line for gate in run.gates for line in drift_lines(gate.verdicts)]
     about = [paragraph(text) for text in (*about_run(run), "" if run.gates else worst) if text]
     advice = [*advice_blocks(run)]
