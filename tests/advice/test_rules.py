@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtdispatch.advice import MAX_FINDINGS, advise
-from pytest_dtdispatch.advice.model import where
+from pytest_dtdispatch.advice.model import CONVERT_ONCE, where
 from pytest_dtdispatch.advice.placements import MIN_LOGITS_BYTES
 from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.core.events import (
@@ -865,3 +865,14 @@ def test_written_result_is_not_shared() -> None:
     first, again = gathered(1), gathered(1)
     assert rules(first, again) == [("repeated", 1)]
     assert rules(first, replace(again, is_result_unique=True)) == [("repeated", 0)]
+
+
+def test_plan_that_redistributes_an_argument_again_can_prepare_it() -> None:
+    first, again = (
+        gathered(1, input=5, via="_prepare_input_fn"),
+        gathered(1, input=5, via="_prepare_input_fn"),
+    )
+    [one_module] = found(first, again)
+    assert one_module.change == CONVERT_ONCE
+    [two_modules] = found(first, replace(again, input=6))
+    assert (two_modules.change, two_modules.count) == ("redistribute it once before", 1)

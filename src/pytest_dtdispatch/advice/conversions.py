@@ -7,6 +7,7 @@ from itertools import chain
 from operator import attrgetter
 
 from pytest_dtdispatch.advice.model import (
+    CONVERT_ONCE,
     Finding,
     Observed,
     bytes_of,
@@ -38,15 +39,14 @@ def converted_inputs(observed: Observed) -> Iterator[Finding]:
     wraps = [one for one in observed.last(Wrapping) if one.input]
     planned = (one for one in wraps if not (one.plain_uses or one.own_conversions))
     moves = [one for one in observed.last(Redistribution) if one.via and not one.is_implied]
-    change = "use PrepareModuleInput for this module in the plan"
     for groups in _repeated(planned):
         every = [*chain(*groups)]
         lines = {(one.place, one.tensor, one.placements) for one in every}
         moved = [one for one in moves if (one.place, one.tensor, one.source) in lines]
         if not moved:
-            yield _saving(observed, groups, moved, change)
+            yield _saving(observed, groups, moved, CONVERT_ONCE)
         elif len(moved) == len(every) and len({one.target for one in moved}) == 1:
-            yield _saving(observed, groups, moved, f"{change}, and omit input_layouts inside it")
+            yield _saving(observed, groups, moved, f"{CONVERT_ONCE}, and omit input_layouts inside it")
 
 
 def repeated_conversions(observed: Observed) -> Iterator[Finding]:

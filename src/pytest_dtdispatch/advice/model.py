@@ -36,6 +36,7 @@ MAX_LINES = 3
 MIN_CALLS = 4  # minimum number of calls of one op
 MIN_SUMS = 3  # minimum number of tensors that are sent one by one
 MIN_SHARE = 0.01  # minimum saving as a share of the step
+CONVERT_ONCE = "use PrepareModuleInput for this module in the plan"
 
 E = TypeVar("E", bound=StepEvent)
 

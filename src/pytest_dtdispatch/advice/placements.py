@@ -8,6 +8,7 @@ from itertools import chain
 from operator import attrgetter
 
 from pytest_dtdispatch.advice.model import (
+    CONVERT_ONCE,
     MIN_SUMS,
     Finding,
     Observed,
@@ -110,7 +111,9 @@ def repeated_redistributions(observed: Observed) -> Iterator[Finding]:
     for groups in layered(repeated, attrgetter("tensor", "source", "target")):
         seen = f"{_moved_text(groups[0][0])} redistributed {times_text(groups)}"
         saved = [*repeats_of(groups), *observed.gradients_of(repeats_in_pass(groups), Redistribution)]
-        yield _saving(observed, seen, "redistribute it once before", [*chain(*groups)], saved)
+        is_planned = all(len({one.input for one in group}) == 1 and group[0].input for group in groups)
+        change = CONVERT_ONCE if is_planned else "redistribute it once before"
+        yield _saving(observed, seen, change, [*chain(*groups)], saved)
 
 
 def gathered_parameters(observed: Observed) -> Iterator[Finding]:
