@@ -286,17 +286,17 @@ def _functions(base: Iterable[str], head: Iterable[str]) -> list[str]:
 def _new_events(judged: Judged, row: RowId) -> list[list[StepEvent]]:
     """Return the events of a count that the base does not have, for each step of the head."""
     kind = next((kind for kind in COUNTS if kind.per_step and kind.per_step == row.state), None)
-    base, head = (
-        [
-            steps
-            for sample in samples
-            for run in sample.runs
-            for steps in run.results.get(Steps.kind, {}).get(row.test, ())
-            if steps.name == row.label and steps.steps
-        ]
-        for samples in judged.sides.values()
-    )
+    base, head = (_steps_of(samples, row) for samples in judged.sides.values())
     if kind is None or not base or not head:
         return []
     most = max(chain.from_iterable(steps.steps for steps in base), key=kind.number)
     return [new_events(kind.events(step), kind.events(most)) for step in head[0].steps]
+
+
+def _steps_of(samples: Iterable[Sample], row: RowId) -> list[Steps]:
+    """Return the counted steps of a row in all runs of a side."""
+    found = list[Steps]()
+    for run in chain.from_iterable(sample.runs for sample in samples):
+        of_test: Sequence[Steps] = run.results.get(Steps.kind, {}).get(row.test, ())
+        found += [steps for steps in of_test if steps.name == row.label and steps.steps]
+    return found
