@@ -114,9 +114,13 @@ class Budget(NoRows):
         is_far = abs(self.unexplained_ns) > 0.1 * self.measured_ns
         return is_far and not self.is_noisy and self.steps > 0
 
+    def timing_ns(self, part: str) -> float:
+        """Return the nanoseconds that were subtracted from a part as timing cost."""
+        return sum(cell.timing_ns for cell in self.cells if cell.part == part)
+
     def basis(self, part: str) -> str:
         """Return ``timed``, or ``modelled`` if over a tenth of the part was subtracted as timing cost."""
-        timing_ns = sum(cell.timing_ns for cell in self.cells if cell.part == part)
+        timing_ns = self.timing_ns(part)
         remaining_ns = sum(cell.ns for cell in self.cells if cell.part == part)
         return "modelled" if abs(timing_ns) > 0.1 * (remaining_ns + timing_ns) else "timed"
 

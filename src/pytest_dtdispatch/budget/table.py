@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -12,7 +12,7 @@ from pytest_dtdispatch.budget.data import budgets_data
 from pytest_dtdispatch.budget.model import MIN_WAITED, Budget, fold_shares
 from pytest_dtdispatch.core.events import FSDP, REDISTRIBUTION, Part
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import UNITS, first_of, plural, short, shorten_path
+from pytest_dtdispatch.core.text import UNITS, plural, short, shorten_path
 from pytest_dtdispatch.report.document import (
     Block,
     Column,
@@ -99,9 +99,8 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
         count, nbytes = len(budget.redistributions), sum(one.bytes for one in budget.redistributions)
         yield paragraph(f"{plural(count, 'redistribution')} of {nbytes:,} bytes in each step:", indent=1)
         causes = by_cause([map(with_short_path, budget.redistributions)], view.each_layer)
-        most = len(causes) if view.verbose else MAX_CAUSES
-        listed = first_of(causes, most, " causes; -v lists them")
-        yield from (paragraph(cause, indent=2, hanging=1) for cause in listed)
+        for cause in view.listed(causes, " causes", MAX_CAUSES):
+            yield paragraph(cause, indent=2, hanging=1)
     yield _parts_table(budget, parts, view)
     yield from _notes(budget, parts)
     if view.verbose:
@@ -268,9 +267,6 @@ def _shown_parts(budget: Budget, view: View) -> dict[str, float]:
 
 def _parts_table(budget: Budget, parts: Mapping[str, float], view: View) -> Table:
     """Render the parts of a step; a verbose view adds the cost of profiling."""
-    profiler: defaultdict[str, float] = defaultdict(float)
-    for cell in budget.cells:
-        profiler[cell.part] += cell.timing_ns
     figures = dict(parts)
     if budget.steps:
         figures[REST] = budget.unexplained_ns
@@ -279,7 +275,7 @@ def _parts_table(budget: Budget, parts: Mapping[str, float], view: View) -> Tabl
     for name, ns in figures.items():
         status, cells = "", _cost_cells(ns, budget)
         if view.verbose:
-            cells[Column("profiler", "us")] = us(profiler[name]) if name in parts else "-"
+            cells[Column("profiler", "us")] = us(budget.timing_ns(name)) if name in parts else "-"
         if view.verbose and name in parts:
             status = budget.basis(name)
         elif name == "measured" and budget.steps:

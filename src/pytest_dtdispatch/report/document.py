@@ -53,14 +53,14 @@ class View:
     before: Mapping[RowId, Any] = field(default_factory=dict)
     about_before: str = ""
 
-    def listed(self, notes: Sequence[str], noun: str = "") -> list[str]:
+    def listed(self, notes: Sequence[str], noun: str = "", most: int = 5) -> list[str]:
         """Return the visible notes, and a text with the number of the others.
 
         Example:
             >>> View().listed(list("abcdefg"), " misses")[-2:]
             ['e', 'and 2 more misses; -v lists them']
         """
-        return [*notes] if self.verbose else first_of(notes, 5, f"{noun}; -v lists them")
+        return [*notes] if self.verbose else first_of(notes, most, f"{noun}; -v lists them")
 
 
 @dataclass(frozen=True)
