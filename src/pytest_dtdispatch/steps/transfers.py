@@ -514,7 +514,9 @@ class TransferRecorder:
         reads_local = name in ("item", "tolist", "numpy", "cpu", "print")
         is_share = reads_local and any(each.is_partial() for each in placements)
         is_share |= origins.is_share(tensor)
-        read = Read(name, self._text(tensor), texts, is_share, place=self._lines.here(), **proof)
+        with patch.object(running, "is_reading", True):  # formatting may read it again
+            text = spec_text(tensor)
+        read = Read(name, text, texts, is_share, place=self._lines.here(), **proof)
         if proof:
             self._uses[id(read)] = Use(self.flow.of(tensor))
         self._log.append(read)
@@ -548,11 +550,6 @@ class TransferRecorder:
             self.flow.need(depth)
         mesh = self._mesh_number(tensor.device_mesh) if is_dtensor(tensor) else 0
         return {**self._proof(), "depth": depth, "is_compared": decides, "mesh": mesh}
-
-    def _text(self, tensor: Any) -> str:
-        """Format a tensor that was read; formatting may read it again."""
-        with patch.object(self._running, "is_reading", True):
-            return spec_text(tensor)
 
     def _is_on_host(self, tensor: Any) -> bool:
         if self.origins.is_host(tensor):
