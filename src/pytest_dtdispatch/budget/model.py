@@ -108,12 +108,6 @@ class Budget(NoRows):
         """Whether steps are too noisy for the parts to be reliable."""
         return self.noise > 0.15  # of the step
 
-    @property
-    def is_unexplained(self) -> bool:
-        """Whether more than a tenth of a repeated step is unexplained although its steps are not noisy."""
-        is_far = abs(self.unexplained_ns) > 0.1 * self.measured_ns
-        return is_far and not self.is_noisy and self.steps > 0
-
     def timing_ns(self, part: str) -> float:
         """Return the nanoseconds that were subtracted from a part as timing cost."""
         return sum(cell.timing_ns for cell in self.cells if cell.part == part)

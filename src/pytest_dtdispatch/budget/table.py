@@ -131,7 +131,8 @@ def _notes(budget: Budget, parts: Mapping[str, float]) -> Iterator[Paragraph]:
             text = f"{part} is below 0: more was subtracted for the profiler than it took"
             yield paragraph(text, indent=1)
     texts = [budget.note]
-    if budget.is_unexplained:
+    is_far = abs(budget.unexplained_ns) > 0.1 * budget.measured_ns
+    if is_far and budget.steps and not budget.is_noisy:
         texts += [
             "unexplained: the parts miss the step by more than a tenth; run it again: if they do so on a "
             "quiet machine, the profiler changes what the step runs"
