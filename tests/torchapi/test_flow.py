@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from pytest_dtdispatch.steps.events import Collective, Redistribution, Unwrapping
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls, StepCounts
+from pytest_dtdispatch.torchapi.flow import fingerprint
 from pytest_dtdispatch.torchapi.missing_api import fully_shard
 from tests.probes import FSDP_WITHOUT_CUDA, needs, needs_rule
 
@@ -286,3 +287,28 @@ def test_thin_wrapper_is_a_call_of_the_user(mesh: DeviceMesh) -> None:
     redistributed = noted.of(Redistribution)
     own = [one for one in noted.of(Collective) if not one.is_redistributing]
     assert [one.via for one in (*redistributed, *own, *noted.reads)] == ["", "", ""]
+
+
+class OwnPlan(torch.nn.Linear):
+    """A layer that converts its weight to a DTensor, as parallelized layers below FSDP2 do."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__(8, 8, bias=False)
+        self.mesh = mesh
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = DTensor.from_local(self.weight, self.mesh, [Shard(0)], run_check=False)
+        return x @ weight.to_local()
+
+
+@needs(FSDP_WITHOUT_CUDA)
+def test_gathered_parameters_can_be_freed(mesh: DeviceMesh) -> None:
+    """Numpy forbids resizes of a storage that it reads, and FSDP2 frees gathered parameters by one."""
+    tensor = torch.rand(8)
+    assert fingerprint(tensor) == fingerprint(tensor.clone()) != 0
+    assert tensor.untyped_storage().resizable()
+    model, x = torch.nn.Sequential(OwnPlan(mesh), OwnPlan(mesh)), torch.rand(4, 8)
+    for module in (*model, model):
+        fully_shard()(module, mesh=mesh)
+    noted = recorded(lambda: model(x).sum().backward())
+    assert [one.kind for one in noted.collective_runs] == ["all_gather"] * 4 + ["reduce_scatter"] * 2

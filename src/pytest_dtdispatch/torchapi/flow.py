@@ -410,8 +410,9 @@ def fingerprint(local: torch.Tensor) -> int:
     """Return a checksum of a tensor's values, which also shows writes that no op made; 0 if it has none."""
 
     def checksum(tensor: torch.Tensor) -> int:
-        values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        return zlib.crc32(values.numpy().data)
+        # Of a copy: a storage with an array of numpy cannot be resized, by which FSDP2 frees it.
+        values = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return zlib.crc32(values.flatten().view(torch.uint8).numpy().data)
 
     plain = shards_of_simulated_ranks(local)[0]
     has_values = type(plain) in (torch.Tensor, torch.nn.Parameter) and not plain.is_meta
