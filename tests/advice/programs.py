@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -114,6 +115,23 @@ def there_and_back_after_an_op(mesh: DeviceMesh) -> Step:
 def implied(mesh: DeviceMesh) -> Step:
     rows, columns = sharded(mesh), sharded(mesh, dim=1)
     return lambda: rows + columns
+
+
+def implied_beside_a_thread(mesh: DeviceMesh) -> Step:
+    """Another thread, whose ops are not recorded, uses the operand with its placements."""
+    rows, columns, others = sharded(mesh), sharded(mesh, dim=1), sharded(mesh, dim=1)
+    pool = ThreadPoolExecutor(1)
+    return lambda: (rows + columns, pool.submit(lambda: columns * others).result())
+
+
+def read_in_threads(mesh: DeviceMesh) -> Step:
+    numbers = [torch.rand(8) for _ in range(4)]
+
+    def step() -> None:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda each: each.sum().item(), numbers))
+
+    return step
 
 
 def placed_equally(mesh: DeviceMesh) -> Step:

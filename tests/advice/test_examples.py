@@ -106,6 +106,8 @@ SIMILAR = [
     programs.number_inside_torch,
     programs.gradients_reduced_once,
     programs.gradients_scaled_by_hooks,
+    programs.implied_beside_a_thread,
+    programs.read_in_threads,
 ]
 FSDP, MAXIMUM = needs(FSDP_WITHOUT_CUDA), needs_rule("maximum.default")
 OF_FSDP = {

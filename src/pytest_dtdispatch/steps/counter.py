@@ -32,6 +32,7 @@ from pytest_dtdispatch.steps.growth import LiveObjects
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.steps.reasons import Called, CallPosition, Reason, Seen, describe
 from pytest_dtdispatch.steps.transfers import TransferRecorder
+from pytest_dtdispatch.torchapi.autograd import is_in_backward
 from pytest_dtdispatch.torchapi.calls import OpCall, propagated_call
 from pytest_dtdispatch.torchapi.collectives import observe_transfers
 from pytest_dtdispatch.torchapi.groups import is_first_of_group
@@ -144,6 +145,7 @@ class OpCounter:
         self._lap = 0
         self._thread = ThreadState(itertools.count(), self._caches)
         self._home = self._thread.key
+        self._has_threads = False  # whether a thread that is not autograd's has called ops
         self._lines = LineFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
         self._transfers = TransferRecorder(self._lines, self._log)
@@ -240,7 +242,8 @@ class OpCounter:
         native_entries = sum(not one.error for one in native)
         explained = self._explained()
         events = tuple(self._transfers.completed(explained) if self._is_recorded else explained)
-        is_recorded, ops = self._is_recorded, list[OpCalls]()
+        is_recorded = self._is_recorded and self._flow.is_whole and not self._has_threads
+        ops: list[OpCalls] = []
         for (op, place), each in self._flow.calls.items() if is_recorded else ():
             is_alike, is_independent = len(each.layouts) == 1, len(each.floors) == 1 and not each.is_chain
             if each.elements:  # autograd allows no write to a slice of `unbind`
@@ -337,6 +340,7 @@ class OpCounter:
             if not thread.depth:
                 thread.outermost = None  # it references specs
                 at = thread.record_call(self._lap)
+                self._has_threads |= thread.key != self._home and not is_in_backward()
                 if has_propagated():
                     place, is_direct = self._lines.here(), self._lines.frames.is_called_directly()
                     self._log.append(_Propagated(schema, queried, error, at, place, is_direct))

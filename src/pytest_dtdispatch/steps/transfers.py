@@ -137,6 +137,7 @@ class TransferRecorder:
         is_observed, self._running.is_observed = self._running.is_observed, False
         if tuple(source.placements) == tuple(target.placements):
             return redistribute(*args, **kwargs)
+        self.flow.note_thread()
         running, place = self._running, self._lines.here()
         number = memory = matrices = 0
         is_for_loss = False
@@ -330,6 +331,7 @@ class TransferRecorder:
         """Record a collective; a nested one is part of the outer one."""
         if self._running.is_in_collective:
             return collective(*args, **kwargs)
+        self.flow.note_thread()
         place = self._running.place or self._lines.here()
         self._running.is_in_collective = True
         try:
@@ -424,6 +426,7 @@ class TransferRecorder:
             return result
         if self._running.converting:
             return convert(*args, **kwargs)
+        self.flow.note_thread()
         source = first_tensor(args)
         has_number = source is not None and not converter.is_backward
         number = self._number(converter, source, has_gradient) if has_number else 0
@@ -495,6 +498,7 @@ class TransferRecorder:
         is_uncounted = is_part or not is_tensor(tensor) or is_host_read(sys._getframe(1))
         if is_uncounted or (name == "pickle" and is_dtensor(tensor)):
             return run(tensor, *args, **kwargs)
+        self.flow.note_thread()
         # What is computed on the host is on the host too. A tensor with a gradient is its own copy.
         is_on_host = self._is_on_host(tensor) and not (name == "cpu" and tensor.requires_grad)
         running.is_reading = True  # `patch.object` takes 10 us, and optimizers read many counters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -180,6 +181,7 @@ class DataFlow:
 
     Attributes:
         is_on: whether all ops of the step are recorded.
+        is_whole: whether no other thread, whose ops are not recorded, has taken part in the step.
         moves: redistributions of the step.
         calls: calls of ops on DTensors in the step, by op and line.
     """
@@ -187,10 +189,12 @@ class DataFlow:
     def __init__(self, frames: Any) -> None:
         self._frames = frames
         self.is_on = False
+        self._home = threading.get_ident()
         self.begin_step()
 
     def begin_step(self) -> None:
         """Forget the last step."""
+        self.is_whole = True
         self._memory: defaultdict[int, Memory] = defaultdict(Memory)
         self._floor = 0  # depth of everything that the host may compute from values that it has read
         self._inner = 0  # depth of transfers inside of the running op
@@ -264,6 +268,10 @@ class DataFlow:
             memory.uses += is_outside
             memory.outer_uses += is_outer
             memory.plain_uses += is_outside and not is_step and not is_dtensor(tensor)
+
+    def note_thread(self) -> None:
+        """Record whether this thread takes part in the step. The modes of the step are open in autograd's."""
+        self.is_whole = self.is_whole and (threading.get_ident() == self._home or is_in_backward())
 
     def is_view(self, tensor: Any) -> bool:
         """Return whether an op of the step returned the tensor, as a view of an argument."""
