@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -876,3 +877,13 @@ def test_plan_that_redistributes_an_argument_again_can_prepare_it() -> None:
     assert one_module.change == CONVERT_ONCE
     [two_modules] = found(first, replace(again, input=6))
     assert (two_modules.change, two_modules.count) == ("redistribute it once before", 1)
+
+
+def test_saving_of_a_third_precedes_other_classes() -> None:
+    shares = {AdviceKind.CPU_TIME: 0.06, AdviceKind.COMMUNICATION: 0.53}
+    cpu, sent = (
+        Advice("seen", "change", "", 1, share * 1e6, share, kind=kind) for kind, share in shares.items()
+    )
+    assert sorted([cpu, sent], key=attrgetter("order")) == [sent, cpu]
+    smaller = replace(sent, share=0.2)
+    assert sorted([smaller, cpu], key=attrgetter("order")) == [cpu, smaller]

@@ -111,7 +111,7 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
 
 
 def _changes(budget: Budget, view: View) -> Iterator[Paragraph]:
-    """Yield the changes that save most, by class, and then facts."""
+    """Yield the changes that save most, up to two of each class, and then facts."""
     shown = Counter[tuple[str, bool]]()
     for advice in budget.advice:
         group = advice.kind, not advice.change

@@ -82,6 +82,7 @@ class AdviceKind(TextEnum):
     MEMORY = "memory"
 
 
+LARGE_SHARE = 1 / 3  # share of the step whose saving is listed before those of other classes
 PARTIAL_READS = "partial reads"  # the rule on wrong values, whose findings are listed first
 
 
@@ -144,11 +145,12 @@ class Advice:
         return (f"{self.seen}: {self.change}", f"  {self.saving}") if self.change else (self.seen,)
 
     @property
-    def order(self) -> tuple[bool, bool, int, float, int]:
-        """Sort key: wrong values first, then by class and saving; facts last."""
+    def order(self) -> tuple[bool, bool, bool, int, float, int]:
+        """Sort key: wrong values, then large shares of the step, then by class and saving; facts last."""
         sizes = {AdviceKind.CPU_TIME: self.ns, AdviceKind.COMMUNICATION: float(self.bytes)}
-        is_fact, is_valid = not self.change, self.rule != PARTIAL_READS
-        return is_fact, is_valid, [*AdviceKind].index(self.kind), -sizes.get(self.kind, 0.0), -self.count
+        is_fact, is_valid, is_small = not self.change, self.rule != PARTIAL_READS, self.share < LARGE_SHARE
+        size = sizes.get(self.kind, 0.0)
+        return is_fact, is_valid, is_small, [*AdviceKind].index(self.kind), -size, -self.count
 
 
 def repeated(items: Iterable[object]) -> list[str]:
