@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -107,17 +108,26 @@ def test_count_above_its_limit_has_causes_and_a_command(
     assert gate.remarks == (f"what changed since the base: {ab}",)
 
 
+def causes_of_failed_counts(then: Sequence[Redistribution], now: Sequence[Redistribution]) -> Sequence[str]:
+    """Return the remarks of a gate on causes of more than two redistributions since a saved run."""
+    base, _ = run_of(TESTS[0], Steps("train", (), (StepCounts(events=tuple(then)),)))
+    run, records = run_of(TESTS[0], Steps("train", (), (StepCounts(events=tuple(now)),)))
+    expected = parse_expected(f"{TESTS[0]}::train,redistributes,2,max\n", "limits.csv", metric_names())
+    gates = Gates(Settings(), baseline=Baseline(replace(base, where="base.json")), expected=[expected])
+    [gate] = gates.judge(run, records, Selection(tests=KEYS)).gates
+    return gate.remarks[:-1]
+
+
 def test_failed_count_names_causes_that_a_saved_run_lacks() -> None:
     saved = [Redistribution("add", "f32[8]", ("S0",), ("R",), 32, place=CodePlace("layers.py", 6))] * 2
     moved = [replace(one, place=CodePlace("layers.py", 7)) for one in saved]  # by a line added above
     added = Redistribution("mul", "f32[8]", ("S0",), ("R",), 32, place=CodePlace("layers.py", 5))
-    base, _ = run_of(TESTS[0], Steps("train", (), (StepCounts(events=tuple(saved)),)))
-    run, records = run_of(TESTS[0], Steps("train", (), (StepCounts(events=(added, *moved, moved[0])),)))
-    expected = parse_expected(f"{TESTS[0]}::train,redistributes,2,max\n", "limits.csv", metric_names())
-    gates = Gates(Settings(), baseline=Baseline(replace(base, where="base.json")), expected=[expected])
-    [gate] = gates.judge(run, records, Selection(tests=KEYS)).gates
     new = by_cause([[added]]) + by_cause([[moved[0]]])
-    assert gate.remarks[:-1] == tuple(f"not in base.json: {cause}" for cause in new)
+    found = causes_of_failed_counts(saved, (added, *moved, moved[0]))
+    assert found == tuple(f"not in base.json: {cause}" for cause in new)
+    many = [replace(added, op=f"op{number}") for number in range(7)]
+    assert causes_of_failed_counts(saved, many)[5:] == ("and 2 more",)
+    assert causes_of_failed_counts(many, many) == ()
 
 
 def test_time_above_its_value_has_no_command_for_counts() -> None:

@@ -239,11 +239,9 @@ def _with_causes_and_command(
     rev = os.environ.get("GITHUB_BASE_REF")
     base_rev = f"origin/{rev}" if rev else "main"
     words = ["dtdispatch", "ab", "--metric", "counts", "--base-rev", base_rev, "--head-rev", "HEAD", "--"]
-    remarks = [
-        f"what changed since the base: {shlex.join([*words, *dict.fromkeys(row.test for row in failed)])}"
-    ]
-    if base is not None:
-        remarks[:0] = _new_causes(failed, run, base)
+    words += dict.fromkeys(row.test for row in failed)
+    causes = [] if base is None else _new_causes(failed, run, base)
+    remarks = [*causes, f"what changed since the base: {shlex.join(words)}"]
     return [replace(gate, remarks=(*gate.remarks, *remarks)) if gate is last else gate for gate in gates]
 
 
@@ -256,7 +254,7 @@ def _new_causes(rows: Iterable[RowId], run: ReportedRun, base: ReportedRun) -> l
     causes = [
         cause for row in rows if row in now and row in then for cause in causes_since(now[row], then[row])
     ]
-    return [f"not in {shorten_path(base.where)}: {cause}" for cause in first_of(causes, MAX_CAUSES)]
+    return first_of([f"not in {shorten_path(base.where)}: {cause}" for cause in causes], MAX_CAUSES)
 
 
 def judged_nothing(row: RowId, criterion: str, kind: Kind, skip_reason: str) -> RowVerdict:
