@@ -644,7 +644,7 @@ def test_avoiding_new_plans_saves_their_misses() -> None:
     seen = "2 cached plans more after each step, as of slice.Tensor at train.py:7 (forward), value of start"
     assert (advice.seen, advice.change) == (seen, "pass equal arguments in each step")
     assert (advice.saves, advice.kind) == ("saves at most 1 miss", AdviceKind.CPU_TIME)
-    assert (advice.count, advice.ns) == (1, 900 * US)
+    assert (advice.count, advice.ns, advice.source_lines) == (1, 900 * US, ("train.py:7",))
     assert advise([step, replace(step, cache_growth=(("FakeTensor", 1),))]) == ()  # the growth may end
 
 

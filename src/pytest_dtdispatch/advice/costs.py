@@ -74,10 +74,9 @@ def new_plans(observed: Observed) -> Iterator[Finding]:
     direct = [one for one in missed if one.is_direct]
     count = _constant_growth(observed, attrgetter("max_cache_growth"))
     if count and direct and len(missed) == len(observed.every(Miss)):
-        such = f", as of {direct[0].op} at {where(one.place for one in direct)}, {direct[0].reason}"
-        seen = f"{plural(count, 'cached plan')} more after each step{such}"
+        seen = f"{plural(count, 'cached plan')} more after each step, as of {direct[0].op}"
         ns, change = observed.ns_of(missed), "pass equal arguments in each step"
-        yield Finding((), seen, change, len(missed), "miss", ns=ns)
+        yield Finding(direct, seen, change, len(missed), "miss", ns=ns, ending=f", {direct[0].reason}")
 
 
 def growth(observed: Observed) -> Iterator[Finding]:
