@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_dtdispatch.budget import model
+from pytest_dtdispatch.budget.data import budgets_data
 from pytest_dtdispatch.budget.model import Budget, cells_of, fold_shares, split_by_line
 from pytest_dtdispatch.budget.table import document, pairs_document
 from pytest_dtdispatch.budget.timeline import ACCUMULATING, BETWEEN_NODES, Context, Slice
@@ -401,3 +402,11 @@ def test_common_budgets_of_saved_runs_are_paired() -> None:
     assert "t.py::test: train (budget): before and after" in text
     assert "before: a.json, taken a. Steps scatter" in text
     assert not pairs_document(runs[0], ReportedRun())
+
+
+def test_exported_budget_contains_causes_of_redistributions() -> None:
+    many = tuple(Redistribution("add", f"f32[{n}]", ("S0",), ("R",), 4 * n, place=AT) for n in range(11, 31))
+    [data] = budgets_data([Budget("train", 100.0, redistributions=(SMALL, LARGE, LARGE, *many))])
+    first = data["redistributions"][0]
+    assert (first["bytes"], first["per_step"], first["line"]) == (90, [2], AT.line_text)
+    assert (len(data["redistributions"]), data["left_out"]) == (20, {"redistributions": 2})

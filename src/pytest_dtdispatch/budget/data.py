@@ -8,10 +8,11 @@ from typing import Any
 
 from pytest_dtdispatch.budget.model import Budget, fold_shares
 from pytest_dtdispatch.core.plain_data import MAX_OF_CLASS, left_out, select
+from pytest_dtdispatch.steps.data import causes_data
 
 
 def budgets_data(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
-    """Return each budget's parts, its shares by phase, line, op and folded module, and its GC pauses."""
+    """Return each budget's parts, its shares by phase, line, op and module, redistributions and GC pauses."""
     names = ("measured_ns", "waiting_ns", "scatter", "noise", "is_noisy", "steps", "parts", "unexplained_ns")
     data = []
     for budget in budgets:
@@ -21,7 +22,10 @@ def budgets_data(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
             "ops": budget.by_op(),
             "modules": fold_shares(budget.by_module()),
         }
+        causes = causes_data([budget.redistributions])
         collector = budget.collector and asdict(budget.collector)
-        about = {**select(budget, *names, "tracers"), "collector": collector, "left_out": left_out(shares)}
+        about = {**select(budget, *names, "tracers"), "collector": collector}
+        about["redistributions"] = causes[:MAX_OF_CLASS]
+        about["left_out"] = left_out({**shares, "redistributions": causes})
         data.append(about | {name: [*map(asdict, each[:MAX_OF_CLASS])] for name, each in shares.items()})
     return data

@@ -24,7 +24,9 @@ def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
 
 def _steps_data(counted: Steps) -> dict[str, Any]:
     named = {kind.limit or kind.title: kind for kind in counted.kinds}
-    events = grouped((event["event"], event) for event in sorted(_events(counted), key=_size, reverse=True))
+    events = grouped(
+        (event["event"], event) for event in causes_data([step.events for step in counted.steps])
+    )
     return {
         "warmup": len(counted.warmup),
         "steps": len(counted.steps),
@@ -48,12 +50,12 @@ def written_names(kind: Any) -> tuple[str, ...]:
     return tuple(name for name in names if name not in NUMBERING)
 
 
-def _events(counted: Steps) -> list[dict[str, Any]]:
-    """Return one entry for all events of the same cause, line and size, over steps and layers."""
+def causes_data(steps: Sequence[Sequence[AnyEvent]]) -> list[dict[str, Any]]:
+    """Return one entry for all events of a cause, line and size, over steps and layers; the largest first."""
     same: defaultdict[Any, list[tuple[int, AnyEvent]]] = defaultdict(list)
     of_any_size = Counter[Any]()
-    for number, step in enumerate(counted.steps):
-        for event in step.events:
+    for number, events in enumerate(steps):
+        for event in events:
             at = replace(event.place or CodePlace(), module="")
             causes = (getattr(event, name) for name in event.common if name not in NUMBERING)
             sizes = (getattr(event, name, None) for name in ("tensor", "bytes"))  # each entry shows one value
@@ -71,10 +73,10 @@ def _events(counted: Steps) -> list[dict[str, Any]]:
                 "line": origins[0].line_text,
                 "phase": origins[0].phase,
                 "modules": sorted({*fold_layers(origin.module for origin in origins).values()} - {""}),
-                "per_step": [in_step[number] for number in range(len(counted.steps))],
-                "per_step_mean": of_any_size[cause] / len(counted.steps),
+                "per_step": [in_step[number] for number in range(len(steps))],
+                "per_step_mean": of_any_size[cause] / len(steps),
                 **({"is_implicit": first.is_implied} if isinstance(first, Redistribution) else {}),
                 **select(first, *written_names(type(first))),
             }
         )
-    return merged
+    return sorted(merged, key=_size, reverse=True)
