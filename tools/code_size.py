@@ -48,8 +48,7 @@ LAYERS = {
         "source lines": "lines",
         "repeated calls without side effects": "replay",
         "captures and locks": "replay/capture replay/guard",
-        "plan and end of a measurement": "rounds/plan",
-        "passes of misses and hits, with proof": "rounds",
+        "plan, passes of misses and hits, proof, end": "rounds",
         "timed calls": "rounds/timing rounds/sampler",
     },
     "torch, rules, texts": {
