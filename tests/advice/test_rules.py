@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtdispatch.advice import MAX_FINDINGS, advise
+from pytest_dtdispatch.advice import MAX_FINDINGS, RULES, advise
 from pytest_dtdispatch.advice.model import CONVERT_ONCE, where
 from pytest_dtdispatch.advice.placements import MIN_LOGITS_BYTES
 from pytest_dtdispatch.budget.model import Budget
@@ -599,6 +600,13 @@ def test_recurring_misses_have_advice(cause: str, remedy: Remedy) -> None:
     assert (advice.rule, advice.count) == ("misses", 1)
     assert advice.ns == 900 * US
     assert (advice.change, advice.seen.rpartition(", ")[2]) == (remedy, "was 2")
+
+
+def test_page_lists_every_rule() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "advice.md").read_text()
+    table = page.partition("| rule | pattern |")[2].partition("\n\n")[0]
+    names = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
+    assert sorted(names) == sorted(rule.name for rule in RULES)
 
 
 def test_single_or_unfixable_misses_have_no_advice() -> None:
