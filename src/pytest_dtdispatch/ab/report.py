@@ -47,7 +47,7 @@ LEGENDS = {
 }
 
 # Counts that grow together if a line has one more redistribution.
-OF_REDISTRIBUTIONS = ("redistributes_per_step", "implicit_per_step", "collectives_per_step")
+OF_REDISTRIBUTIONS = tuple(kind.per_step for kind in COUNTS if kind.follows_moves)
 
 
 def exit_status(judged: Judged) -> int:

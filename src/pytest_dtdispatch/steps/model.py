@@ -196,6 +196,9 @@ class CountKind(NamedTuple):
         listed: function that returns lines for a limit that it exceeds; by default its events.
         is_growth: whether it counts growth; a cold step fills caches, which is not growth.
         is_bytes: whether it counts the bytes of its events.
+        meaning: meaning of its column; empty if the title says it.
+        is_omitted: whether its column is omitted if it is 0 in all steps.
+        follows_moves: whether one redistribution changes it, so that A/B runs name the cause once.
     """
 
     counted: Callable[[StepCounts], Any]
@@ -206,6 +209,9 @@ class CountKind(NamedTuple):
     listed: Callable[[StepCounts], Sequence[str]] | None = None
     is_growth: bool = False
     is_bytes: bool = False
+    meaning: str = ""
+    is_omitted: bool = False
+    follows_moves: bool = False
 
     def number(self, step: StepCounts) -> int:
         """Return the count of a step."""
@@ -224,9 +230,25 @@ class CountKind(NamedTuple):
         return self.listed(step) if self.listed else by_cause([self.events(step)])
 
 
-def event_kind(name: str, events: Callable[[StepCounts], Sequence[StepEvent]], metric: str = "") -> CountKind:
+def event_kind(
+    name: str,
+    events: Callable[[StepCounts], Sequence[StepEvent]],
+    metric: str = "",
+    meaning: str = "",
+    is_omitted: bool = False,
+    follows_moves: bool = False,
+) -> CountKind:
     """Return the kind that counts these events, with one name for its column, its limit and in A/B runs."""
-    return CountKind(events, title=name, limit=name, metric=metric, per_step=f"{name}_per_step")
+    return CountKind(
+        events,
+        title=name,
+        limit=name,
+        metric=metric,
+        per_step=f"{name}_per_step",
+        meaning=meaning,
+        is_omitted=is_omitted,
+        follows_moves=follows_moves,
+    )
 
 
 def bytes_kind(name: str, runs: Callable[[StepCounts], Sequence[Collective]]) -> CountKind:
@@ -238,11 +260,15 @@ def growth_kind(
     name: str,
     number: str,
     title: str,
+    meaning: str,
     metric: str = "",
     listed: Callable[[StepCounts], Sequence[str]] | None = None,
 ) -> CountKind:
     """Return the kind of a number of a step that counts growth."""
-    return CountKind(attrgetter(number), title, name, metric, f"{name}_per_step", listed, is_growth=True)
+    per_step = f"{name}_per_step"
+    return CountKind(
+        attrgetter(number), title, name, metric, per_step, listed, is_growth=True, meaning=meaning
+    )
 
 
 def _bytes_of(collectives: Iterable[Collective]) -> int:
@@ -259,21 +285,48 @@ def kinds_of_dim(dim: str) -> tuple[CountKind, CountKind]:
     return event_kind(name, runs, metric=name), bytes_kind(of_bytes, runs)
 
 
-IMPLICIT, GROWTH, READS, PARTIAL_READS = "implicit", "dtensor_growth", "reads", "partial_reads"
+IMPLICIT, GROWTH = "implicit", "dtensor_growth"
 COUNTS = (
-    event_kind("misses", attrgetter("missed"), metric="misses_per_step"),
-    event_kind("redistributes", attrgetter("redistributions"), metric="redistributes"),
-    event_kind(IMPLICIT, attrgetter("implied"), metric=IMPLICIT),
-    event_kind("wraps", attrgetter("wraps")),
+    event_kind("misses", attrgetter("missed"), "misses_per_step", "calls whose sharding was propagated"),
+    event_kind("redistributes", attrgetter("redistributions"), "redistributes", follows_moves=True),
+    event_kind(
+        IMPLICIT,
+        attrgetter("implied"),
+        IMPLICIT,
+        "redistributions that an op implied",
+        is_omitted=True,
+        follows_moves=True,
+    ),
+    event_kind("wraps", attrgetter("wraps"), meaning="conversions of local tensors to DTensors"),
     CountKind(lambda step: len(step.unwraps), per_step="unwraps_per_step"),  # its events are not listed
-    event_kind("collectives", attrgetter("collective_runs"), metric="collectives"),
+    event_kind("collectives", attrgetter("collective_runs"), "collectives", follows_moves=True),
     bytes_kind("collective_bytes", attrgetter("collective_runs")),
-    event_kind(READS, attrgetter("reads"), metric=READS),
-    event_kind(PARTIAL_READS, attrgetter("partial_reads"), metric=PARTIAL_READS),
-    growth_kind("cache_growth", "max_cache_growth", "cache+", listed=attrgetter("grown_caches")),
-    growth_kind("spec_growth", "spec_growth", "specs+"),
-    growth_kind(GROWTH, GROWTH, "DTensors+", metric=GROWTH, listed=attrgetter("grown_tensors")),
-    CountKind(attrgetter("calls"), title="calls", limit="calls", metric="calls"),
+    event_kind(
+        "reads",
+        attrgetter("reads"),
+        "reads",
+        "reads of values by the host, which wait for a device",
+        is_omitted=True,
+    ),
+    event_kind(
+        "partial_reads",
+        attrgetter("partial_reads"),
+        "partial_reads",
+        "reads of partial DTensors: each rank reads its own share",
+        is_omitted=True,
+    ),
+    growth_kind(
+        "cache_growth",
+        "max_cache_growth",
+        "cache+",
+        "entries that the fastest-growing cache gained",
+        listed=attrgetter("grown_caches"),
+    ),
+    growth_kind("spec_growth", "spec_growth", "specs+", "live sharding specs gained"),
+    growth_kind(
+        GROWTH, GROWTH, "DTensors+", "live DTensors gained", GROWTH, listed=attrgetter("grown_tensors")
+    ),
+    CountKind(attrgetter("calls"), title="calls", limit="calls", metric="calls", meaning="ops on DTensors"),
     CountKind(attrgetter("hits"), title="hits"),
 )
 

@@ -26,8 +26,6 @@ from pytest_dtdispatch.steps.model import (
     COUNTS,
     GROWTH,
     IMPLICIT,
-    PARTIAL_READS,
-    READS,
     CountKind,
     Steps,
     StepState,
@@ -45,15 +43,7 @@ def in_table_order(kinds: Sequence[CountKind]) -> list[CountKind]:
 OF_ANY_DIM = tuple(kind.limit for kind in kinds_of_dim("DIM"))
 LIMITS = (*(kind.limit for kind in in_table_order(COUNTS) if kind.limit), *OF_ANY_DIM)
 MEANINGS = {
-    "misses": "calls whose sharding was propagated",
-    IMPLICIT: "redistributions that an op implied",
-    "wraps": "conversions of local tensors to DTensors",
-    READS: "reads of values by the host, which wait for a device",
-    PARTIAL_READS: "reads of partial DTensors: each rank reads its own share",
-    "cache+": "entries that the fastest-growing cache gained",
-    "specs+": "live sharding specs gained",
-    "DTensors+": "live DTensors gained",
-    "calls": "ops on DTensors",
+    **{kind.title: kind.meaning for kind in COUNTS if kind.meaning},
     "steps": "warm-up + counted",
     "missed": "steps of that input shape that missed",
 }
@@ -62,9 +52,8 @@ MEANINGS = {
 def document(counted: Mapping[str, Sequence[Steps]], view: View) -> Document:
     """Render the counts of each test."""
     every = [step for of_test in counted.values() for steps in of_test for step in steps.steps]
-    kinds = [kind for kind in in_table_order(COUNTS) if kind.title]
-    for title in (IMPLICIT, READS, PARTIAL_READS):  # columns that are omitted if all steps have 0
-        kinds = [kind for kind in kinds if kind.title != title or any(map(kind.number, every))]
+    columns = [kind for kind in in_table_order(COUNTS) if kind.title]
+    kinds = [kind for kind in columns if not kind.is_omitted or any(map(kind.number, every))]
     groups, shapes = [], []
     for test, of_test in counted.items():
         lines = [_line(test, steps, kinds, view) for steps in of_test]
