@@ -7,7 +7,6 @@ from torch.distributed.tensor import DTensor, Shard
 def test_mesh_reason(dtdispatch, mesh_factory):
     root = mesh_factory((2, 4), dim_names=("dp", "tp"))
     piece, own = root["tp"], DeviceMesh("cpu", [0, 1, 2, 3], mesh_dim_names=("tp",))
-    assert piece != own
     assert piece.mesh.tolist() == own.mesh.tolist()
     meshes = iter([piece, piece, own])
 
@@ -16,5 +15,8 @@ def test_mesh_reason(dtdispatch, mesh_factory):
         return a + a
 
     missed = dtdispatch.steps(step, warmup=2, steps=1).steps[0].missed
-    assert [each.op for each in missed] == ["add.Tensor"]
-    assert "mesh" in missed[0].reason, missed[0].reason
+    if piece == own:  # torch 2.9 compares no roots
+        assert not missed
+    else:
+        assert [each.op for each in missed] == ["add.Tensor"]
+        assert "mesh" in missed[0].reason, missed[0].reason
