@@ -300,11 +300,11 @@ class OpCounter:
         finally:
             self._thread.python_entries = info().currsize
 
-    def on_tensor_meta(self, infer: Function, schema: Any) -> Any:
+    def on_tensor_meta(self, infer: Function, *args: Any, **kwargs: Any) -> Any:
         """Record the propagation in a profile: only here it is certain that the Python cache missed."""
         if self._thread.depth == 1:
             self._thread.outermost.show()
-        return infer(schema)
+        return infer(*args, **kwargs)
 
     def on_custom_handler(self, handler: Function, *args: Any, **kwargs: Any) -> Any:
         """Count an op whose handler does not query a cache."""
