@@ -33,8 +33,12 @@ def placed(values: torch.Tensor, mesh: DeviceMesh, *placements: Any) -> DTensor:
 
 def random(mesh: DeviceMesh, *shape: int, placement: Any = ROWS, is_trained: bool = False) -> Any:
     """Return a random DTensor with this placement on the first mesh dimension."""
-    tensor = placed(torch.rand(*shape, generator=torch.Generator().manual_seed(7)), mesh, placement)
-    return tensor.requires_grad_(is_trained)
+    return placed(values(*shape), mesh, placement).requires_grad_(is_trained)
+
+
+def values(*shape: int) -> torch.Tensor:
+    """Return the same random numbers on each call."""
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(7))
 
 
 class Program(NamedTuple):
@@ -44,11 +48,13 @@ class Program(NamedTuple):
         run: function of a mesh; ``is_wrong`` selects the variant.
         op: beginning of the signature of the wrong op.
         fault: kind of the error.
+        right: function that returns the right result, if later versions of torch compute it.
     """
 
-    run: Callable[[DeviceMesh, bool], object]
+    run: Callable[[DeviceMesh, bool], Any]
     op: str
     fault: str
+    right: Callable[[], torch.Tensor] | None = None
 
 
 def rows(is_wrong: bool) -> int:
@@ -100,9 +106,17 @@ def ignored_targets(mesh: DeviceMesh, is_wrong: bool) -> object:
     return functional.cross_entropy(random(mesh, 8, 5), target)
 
 
+def right_loss() -> torch.Tensor:
+    return functional.cross_entropy(values(8, 5), torch.tensor([-100, 1, 2, 3, 4, 0, 1, 2]))
+
+
 def count_of_any(mesh: DeviceMesh, is_wrong: bool) -> object:
     has_any = (random(mesh, 8, 4) > 0.1).any(0)
     return (has_any if is_wrong else has_any.redistribute(placements=[WHOLE])).sum()
+
+
+def right_count() -> torch.Tensor:
+    return (values(8, 4) > 0.1).any(0).sum()
 
 
 def gradient_of_amax(mesh: DeviceMesh, is_wrong: bool) -> object:
@@ -115,6 +129,10 @@ def gradient_of_amax(mesh: DeviceMesh, is_wrong: bool) -> object:
 def sum_of_norms(mesh: DeviceMesh, is_wrong: bool) -> object:
     norms = torch.linalg.vector_norm(random(mesh, 8, 4), dim=0)
     return (norms if is_wrong else norms.redistribute(placements=[WHOLE])).sum()
+
+
+def right_norms() -> torch.Tensor:
+    return torch.linalg.vector_norm(values(8, 4), dim=0).sum()
 
 
 def write_to_slice(mesh: DeviceMesh, is_wrong: bool) -> object:
@@ -178,10 +196,12 @@ PROGRAMS = {
     "convolution with sharded filters": Program(sharded_filters, "convolution.default", "wrapper"),
     "soft_margin_loss": Program(loss_of(functional.soft_margin_loss), "soft_margin_loss.default", "values"),
     "gradient of mse_loss": Program(gradient_of_mse, "mse_loss_backward.default", "values"),
-    "cross_entropy with ignore_index": Program(ignored_targets, "nll_loss_forward.default", "values"),
-    "count of any": Program(count_of_any, "sum.default", "values"),
+    "cross_entropy with ignore_index": Program(
+        ignored_targets, "nll_loss_forward.default", "values", right_loss
+    ),
+    "count of any": Program(count_of_any, "sum.default", "values", right_count),
     "gradient of amax": Program(gradient_of_amax, "sum.dim_IntList", "wrapper"),
-    "sum of norms": Program(sum_of_norms, "sum.default", "values"),
+    "sum of norms": Program(sum_of_norms, "sum.default", "values", right_norms),
     "write to a slice": Program(write_to_slice, "fill_.Scalar", "lost write"),
     "reset of an embedding": Program(reset_embedding, "fill_.Scalar", "lost write"),
     "data of another tensor": Program(data_of_another, "add.Tensor", "wrapper"),

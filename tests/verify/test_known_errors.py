@@ -20,6 +20,11 @@ PLAIN = torch.ones(8, 4)  # created outside of a simulation
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_error_is_reported_with_its_op(name: str, simulated: DeviceMesh) -> None:
     program = PROGRAMS[name]
+    if program.right is not None:  # some versions of torch compute it
+        result = program.run(simulated, True).full_tensor()
+        if torch.equal(torch.isclose(result, program.right()), torch.tensor(True)):
+            assert verified(lambda: program.run(simulated, True)).wrong_ops == ()
+            return
     found = verified(lambda: program.run(simulated, True))
     assert [
         each for each in found.wrong_ops if each.op.startswith(program.op) and each.fault == program.fault
