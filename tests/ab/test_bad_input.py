@@ -52,7 +52,7 @@ def error_line(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
         (["--metric", "counts", "--control", "off"], "--control is for --metric time and instructions"),
         (["--judge=--"], "argument --judge: expected one argument"),
         (["--base", "\x1b[31m\udcff\r", "--head", "x"], r"base \x1b[31m\udcff\r: is not an executable"),
-        (["--judge", "a" * 300], "cannot be read: File name too long"),
+        (["--judge", "a" * 300], f"--judge {'a' * 300}: "),
         (["--judge", __file__], "it has no base/*.json"),
         (["--time-limit", "1e300"], "'1e300' is not a number of seconds"),
         (["--pairs", "9" * 5000], "9..."),

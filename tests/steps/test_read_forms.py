@@ -283,12 +283,15 @@ class GpuReads(FakeTensorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_read = func is torch.ops.aten._local_scalar_dense.default
-        for each in () if is_read or func._opname in ("lt", "le", "ge") else tree_leaves((args, kwargs)):
+        is_comparison = func._opname in ("lt", "le", "ge")
+        if is_comparison:  # that of a learning rate: 0 <= lr, or not lr < 0
+            self.compared = func._opname
+        for each in () if is_read or is_comparison else tree_leaves((args, kwargs)):
             if isinstance(each, FakeTensor):
                 each.constant = None  # with values, ops would run on the GPU
         self.count += is_read and args[0].device.type == "cuda"
         if is_read and args[0].constant is None:
-            return 2.0
+            return self.compared != "lt" if args[0].dtype is torch.bool else 2.0
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -442,7 +445,7 @@ def test_copy_on_the_host_has_equal_results() -> None:
     assert found == plain
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_copy_on_the_host_keeps_tangents() -> None:
     def step() -> Any:
         with dual_level():
