@@ -132,7 +132,8 @@ def sum_of_norms(mesh: DeviceMesh, is_wrong: bool) -> object:
 
 
 def right_norms() -> torch.Tensor:
-    return torch.linalg.vector_norm(values(8, 4), dim=0).sum()
+    norms: torch.Tensor = torch.linalg.vector_norm(values(8, 4), dim=0)
+    return norms.sum()
 
 
 def write_to_slice(mesh: DeviceMesh, is_wrong: bool) -> object:
