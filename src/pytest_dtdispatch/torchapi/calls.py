@@ -75,9 +75,6 @@ class OpCall(CallArguments):
 
     def run(self) -> Any:
         """Run the call below the mode that handles it, with the autograd and versions of a plain call."""
-        if self.func.namespace == "c10d":  # before torch 2.10, function modes would see this call
-            with torch._C.DisableTorchFunction():
-                return self.func(*self.args, **self.kwargs)
         keys = () if torch.is_inference_mode_enabled() else _keys_of_kernel(self.func)
         if not keys:
             return self.func(*self.args, **self.kwargs)
