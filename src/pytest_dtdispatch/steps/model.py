@@ -501,7 +501,9 @@ class Steps(EventLists, NoRows):
         """Text about the first two steps with different numbers of calls; empty if there are none."""
         calls = [step.calls for step in self.steps]
         other = next((i for i, count in enumerate(calls) if count != calls[0]), None)
-        return "" if other is None else f"{calls[0]} calls in step 1 and {calls[other]} in step {other + 1}"
+        if other is None:
+            return ""
+        return f"{plural(calls[0], 'call')} in step 1 and {calls[other]:,} in step {other + 1}"
 
 
 @dataclass(frozen=True)
