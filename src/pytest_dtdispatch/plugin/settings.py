@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
     name: str
     default: Any
-    reader: str  # its parser is the function ``read_...`` of ``core/parsing.py``
+    reader: str  # name of its parser in ``READERS`` of ``resolve.py``
     description: str
     metavar: str
     ways: tuple[str, ...]  # ways to set it, of: flag, ini, keyword (of the marker)
