@@ -565,6 +565,20 @@ def of_many_sizes(mesh: DeviceMesh, is_followed: bool) -> Step:
     return step
 
 
+def offset(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Add rows at a new offset in each step; follow by a slice of the local table."""
+    x, table, starts = replicated(mesh), replicated(mesh, 64, WIDTH), itertools.count()
+
+    def step() -> object:
+        start = next(starts)
+        rows = slice(start, start + WIDTH)
+        if not is_followed:
+            return x + table[rows]
+        return x + DTensor.from_local(table.to_local()[rows], mesh, [Replicate()], run_check=False)
+
+    return step
+
+
 def indexed(mesh: DeviceMesh) -> Step:
     """Select a new row in each step."""
     x: Any = distribute_tensor(torch.rand(64, 4), mesh, [Shard(1)])
@@ -1169,6 +1183,7 @@ TABLE: list[Entry] = [
         "select takes no tensor; index takes one, and copies the row",
     ),
     Lookalike("misses", "schedule", scheduled, None, NOT_RUN, "torch passes the number in its own code"),
+    Twin("new plans", "offsets", *pair(offset), "misses", 1, is_quick=True),
     Twin("growth", "results", *pair(retained), "DTensors", 1, is_quick=True),
     Twin("growth", "three results", *pair(retained, count=3), "DTensors", 3),
     Twin("growth", "losses", *pair(losses_stored), "DTensors", 1),

@@ -13,6 +13,7 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 
@@ -83,6 +84,28 @@ def in_plan(
     return step
 
 
+def after_norm(mesh: DeviceMesh, is_followed: bool, count: int = 3) -> Step:
+    """Train a block whose argument is a DTensor of a norm; follow by preparing it once."""
+    model = nn.Sequential(nn.LayerNorm(WIDTH), Block(count, None, is_residual=False))
+    linear = ColwiseParallel(input_layouts=None if is_followed else Shard(1))
+    plan: dict[str, Any] = {"0": SequenceParallel(), "1.first.*": linear}
+    plan["1.last"] = RowwiseParallel(output_layouts=Shard(1))
+    if is_followed:
+        plan["1"] = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
+    parallelize_module(model, mesh, plan)
+    x = torch.rand(2, 4, WIDTH)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> object:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss, *model.parameters()
+
+    return step
+
+
 TABLE: list[Entry] = [
     Twin("inputs", "gate and up", *pair(in_plan), "redistributions", 1, is_quick=True),
     Twin("inputs", "q, k and v", *pair(in_plan, count=3, blocks=2), "redistributions", 4),
@@ -93,6 +116,7 @@ TABLE: list[Entry] = [
         "redistributions",
         8,
     ),
+    Twin("repeated", "after a norm", *pair(after_norm), "redistributions", 4, is_quick=True),
     Lookalike(
         "inputs",
         "residual",
