@@ -109,8 +109,8 @@ class Gates:
         refused = self._refusal(baseline, bool(found))
         gates: tuple[Judgement, ...] = ()
         judged = set[RowId]()
-        has_saved_limits = any(limits_of(row.row) for row in saved)
-        if self.settings.threshold or any(run.thresholds.values()) or has_saved_limits:
+        has_limits = self.settings.threshold or any(run.thresholds.values())
+        if has_limits or any(limits_of(row.row) for row in saved):
             judgement = refused or judge_run(saved, found, limits_of)
             judged = {verdict.row for verdict in judgement.verdicts if verdict.row.state}
             gates = (self._about_base(judgement, run, base, saved, selection),)
