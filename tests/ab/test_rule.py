@@ -83,12 +83,12 @@ def values_of(
 @pytest.mark.parametrize(
     ("shifts", "pairs", "verdict"),
     [
-        ([0.05] * 8, 3, PASSED),  # below three quarters of the floor
+        ([0.065] * 8, 3, PASSED),  # below the floor by more than its standard error
         ([-0.05] * 8, 3, PASSED),
         ([0.2] * 8, 5, REGRESSED),  # four pairs have p of 1/70
         ([-0.2] * 8, 5, IMPROVED),
         ([0.2, 0.1, *[0.2] * 6], 5, REGRESSED),
-        ([0.065] * 8, 8, PASSED),  # between three quarters of the floor and the floor
+        ([0.0745] * 8, 8, PASSED),  # below the floor by less than its standard error
         ([0.3, -0.1, 0.3, -0.1, 0.3, -0.1, 0.3, 0.3], 8, INCONCLUSIVE),
         ([0.3, 0.3, 0.3, *[0.0] * 5], 7, PASSED),
     ],
@@ -117,6 +117,15 @@ def test_interval_begins_with_five_pairs() -> None:
     assert (four["low_percent"], four["high_percent"]) == (-math.inf, math.inf)
     assert 18 < five["low_percent"] < five["shift_percent"] < five["high_percent"] < 23
     assert five["p"] <= LEVEL < four["p"]
+
+
+def test_row_that_scatters_needs_more_pairs() -> None:
+    """Two disturbed processes of the base do not let a slower head pass."""
+    base, head = values_of([0.2] * 8)
+    for values in base[1:3]:
+        values[HIT] *= 1.25
+    assert needed(base, head) == 8
+    assert verdicts(base, head)[HIT] is INCONCLUSIVE
 
 
 def test_wide_row_needs_a_smaller_p() -> None:

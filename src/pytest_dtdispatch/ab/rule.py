@@ -26,7 +26,6 @@ from pytest_dtdispatch.stats.rank_sums import (
 
 LEVEL = 0.005  # largest p of a time that changed: five pairs are needed to reach it
 DECIDING_PAIRS = 5
-PASSING = 0.75  # a row whose shift is at most this part of its floor needs no further pair
 # A row whose processes scatter by more than this part of its floor needs a smaller p. With a scatter of 0.7,
 # it prevents half of the false alarms (8 instead of 15 % of the runs of 27 rows).
 WIDE, WIDE_LEVEL = 0.5, 0.002
@@ -132,7 +131,8 @@ def compare_times(base: Sequence[float], head: Sequence[float], floor: float, ma
 
     Source: the shift of Hodges and Lehmann (1963) for size, the rank test of Mann and Whitney (1947) for
     chance. A rank test alone would report negligible differences. The interval inverts the test: it excludes
-    0 if p is at most the level, and has no ends if so few processes never reach that.
+    0 if p is at most the level, and has no ends if so few processes never reach that. A row has passed if its
+    shift and the standard error of a difference of two means are together at most the floor.
     """
     before, after = [math.log(value) for value in base], [math.log(value) for value in head]
     least, shift, spread = math.log1p(floor), hodges_lehmann(before, after), pooled_deviation(before, after)
@@ -154,7 +154,8 @@ def compare_times(base: Sequence[float], head: Sequence[float], floor: float, ma
     )
     direction = _direction(shift, least)
     if direction is Verdict.PASSED:
-        return Difference(change, direction, is_undecided=abs(shift) > PASSING * least)
+        error = spread * math.sqrt(2 / len(base))
+        return Difference(change, direction, is_undecided=abs(shift) + error > least)
     is_chance = p > level
     return Difference(change, Verdict.INCONCLUSIVE if is_chance else direction, is_chance, note)
 
