@@ -13,15 +13,17 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from pytest_dtdispatch.budget.table import family_of
 from pytest_dtdispatch.core.events import Part
 from pytest_dtdispatch.report import page
 
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = DOCS / "pictures"
 STEP_TIME = DOCS / "step_time.md"
-# Colours of the parts, in the order of the enum, as on the HTML page of a run.
+# Colours of the parts, whose families have that of their last part, as on the HTML page of a run.
 PAGE_STYLE = Path(page.__file__).with_name("page.css").read_text(encoding="utf-8")
-COLOURS = dict(zip(map(str, Part), re.findall(r"--part\d+: (#\w{6})", PAGE_STYLE), strict=False))
+OF_PARTS = zip(Part, re.findall(r"--part\d+: (#\w{6})", PAGE_STYLE), strict=False)
+COLOURS = {family_of(part): colour for part, colour in OF_PARTS}
 WIDTH, COLUMN = 640, 310  # of the bars, and of each of the two columns of the legend
 STYLE = "<style>@media (prefers-color-scheme: dark) { svg { color: #ddd } }</style>"
 
@@ -34,9 +36,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     drawn = {
-        PICTURES / "budget.svg": budget_picture(
-            {name: parts_of(table_of(name)) for name in ("before", "after")}
-        ),
+        PICTURES / "budget.svg": budget_picture({name: parts_of(name) for name in ("before", "after")}),
     }
     old = [path for path, text in drawn.items() if not path.exists() or path.read_text() != text]
     for path in old:
@@ -46,23 +46,19 @@ def main() -> int:
     return int(options.check and bool(old))
 
 
-def table_of(name: str) -> str:
-    """Return the table of a budget on the page, by its name in the first example."""
-    found = re.search(
-        rf": {name} \(budget\)\n(.*?^  measured[^\n]*)", STEP_TIME.read_text(), re.DOTALL | re.MULTILINE
-    )
-    if not found:
-        raise SystemExit(f"{STEP_TIME}: no budget {name!r}")
-    return found[1]
-
-
 Parts = dict[str, float]
 
 
-def parts_of(text: str) -> Parts:
-    """Return the parts of a budget and the measured time, in microseconds."""
-    found = re.findall(r"^  (\w[\w ]*?) +(-?[\d,.]+) +-?[\d.]+%", text, re.MULTILINE)
-    return {name: float(number.replace(",", "")) for name, number in found}
+def parts_of(name: str) -> Parts:
+    """Return the milliseconds of a budget's parts on the page, and of the step, by its name."""
+    found = re.search(
+        rf": {name} \(budget\)\n  ([\d.]+) ms [^:]*: (.*?)\n  \S", STEP_TIME.read_text(), re.DOTALL
+    )
+    if not found:
+        raise SystemExit(f"{STEP_TIME}: no budget {name!r}")
+    whole = float(found[1])
+    shares = {part: int(share) for part, share in re.findall(r"(\w[\w ]*?)\s+(-?\d+)%", found[2])}
+    return {"measured": whole, **{part: whole * share / 100 for part, share in shares.items()}}
 
 
 def budget_picture(budgets: dict[str, Parts]) -> str:
@@ -71,20 +67,20 @@ def budget_picture(budgets: dict[str, Parts]) -> str:
     body: list[str] = []
     y = 8
     for name, parts in budgets.items():
-        body.append(_text(0, y + 12, f"{name}: {parts['measured'] / 1000:.1f} ms", 'font-weight="bold"'))
+        body.append(_text(0, y + 12, f"{name}: {parts['measured']:.1f} ms", 'font-weight="bold"'))
         body.extend(_stacked(parts, y + 20, WIDTH / longest))
         y += 58
     names = [name for name in COLOURS if any(parts.get(name, 0) > 0 for parts in budgets.values())]
     rows = math.ceil(len(names) / 2)
     for number, name in enumerate(names):
         x, line = (COLUMN + 20) * (number // rows), y + 22 * (number % rows) + 12
-        values = " → ".join(f"{parts[name]:,.0f}" if name in parts else "-" for parts in budgets.values())
+        values = " → ".join(f"{parts[name]:.1f}" if name in parts else "-" for parts in budgets.values())
         body.append(f'<rect x="{x}" y="{line - 11}" width="14" height="14" fill="{COLOURS[name]}"/>')
         body.append(_text(x + 22, line, name))
-        body.append(_text(x + COLUMN, line, f"{values} us", 'text-anchor="end"'))
+        body.append(_text(x + COLUMN, line, f"{values} ms", 'text-anchor="end"'))
     said = "; ".join(
-        f"{name} takes {parts['measured']:,.0f} us: "
-        + ", ".join(f"{part} {us:,.0f}" for part, us in _shown(parts).items())
+        f"{name} takes {parts['measured']:.1f} ms: "
+        + ", ".join(f"{part} {ms:.1f}" for part, ms in _shown(parts).items())
         for name, parts in budgets.items()
     )
     return _svg(WIDTH, y + 22 * rows + 4, "budget", "Two budgets as bars", said, body)
@@ -96,10 +92,10 @@ def _shown(parts: Parts) -> Parts:
 
 def _stacked(parts: Parts, y: float, scale: float) -> Iterator[str]:
     x = 0.0
-    for name, us in _shown(parts).items():
-        wide = us * scale
+    for name, ms in _shown(parts).items():
+        wide = ms * scale
         place = f'x="{x:.1f}" y="{y:g}" width="{max(wide - 1, 0.5):.1f}" height="26"'
-        yield f'<rect {place} fill="{COLOURS[name]}"><title>{name}: {us:,.0f} us</title></rect>'
+        yield f'<rect {place} fill="{COLOURS[name]}"><title>{name}: {ms:.1f} ms</title></rect>'
         x += wide
 
 

@@ -34,7 +34,7 @@ REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
 PYTHON = (Part.DDP, Part.PIPELINE, Part.MODULES, Part.OPTIMIZER, Part.OTHER)  # parts outside of ops
 OWN = (Part.LOCAL, Part.OTHER)  # parts that are the program's own: DTensor cannot reduce them
-# Of a brief view: changes of each class, causes of redistributions, and the smallest share of a part.
+# Of a brief view: changes of each class, causes of redistributions, and the smallest share on its own.
 MAX_CHANGES, MAX_CAUSES, MIN_PART = 2, 3, 0.03
 MAX_LINES = 10  # of each division, unless all are requested
 
@@ -43,18 +43,23 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
     """Render the budgets of each test."""
     every = [(test, budget) for test, of_test in budgets.items() for budget in of_test]
     blocks = tuple(block for test, budget in every for block in _blocks(test, budget, view))
-    legend = (
-        "Budget: measured is the median of undisturbed steps without waits for a core. Parts come from "
-        "profiled steps, run alternately with plain ones. unexplained: measured less all parts."
-    )
-    of_share = "of measured, ~ if noisy" if view.verbose else "of measured; -v: phases, lines, modules, ops"
+    legend = "-v: parts, phases, lines, modules, ops"
+    if _has_tables(view):
+        legend = (
+            "Budget: measured is the median of undisturbed steps without waits for a core. Parts come from "
+            "profiled steps, run alternately with plain ones. unexplained: measured less all parts."
+        )
     meanings = {
-        "share": of_share,
+        "share": "of measured, ~ if noisy",
         "mostly": "its largest parts",
         "profiler": "the profiler's own cost, already subtracted, or added if it is below 0; modelled: it is "
         "more than a tenth of the part",
     }
     return Document(blocks, legend, meanings, _worst_text(every))
+
+
+def _has_tables(view: View) -> bool:
+    return view.verbose or view.for_page
 
 
 def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
@@ -82,7 +87,7 @@ def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
 
 def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     """Yield the shares of a step, changes, redistributions, parts, notes and other divisions."""
-    title, parts = step_title(test, budget), _shown_parts(budget, view)
+    title = step_title(test, budget)
     noisy = "its steps scatter by more than 15 %; run it again on a quieter machine"
     head = f"{title}: noisy, {noisy}" if budget.is_noisy else title
     yield paragraph(head, Tone.STRONG, hanging=1)
@@ -101,8 +106,9 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
         causes = by_cause([map(with_short_path, budget.redistributions)], view.each_layer)
         for cause in view.listed(causes, " causes", MAX_CAUSES):
             yield paragraph(cause, indent=2, hanging=1)
-    yield _parts_table(budget, parts, view)
-    yield from _notes(budget, parts)
+    if _has_tables(view):
+        yield _parts_table(budget, view)
+    yield from _notes(budget, view)
     if view.verbose:
         yield from _breakdowns(budget, view)
         yield paragraph(_profiling_text(budget), indent=1)
@@ -124,10 +130,11 @@ def _changes(budget: Budget, view: View) -> Iterator[Paragraph]:
         yield paragraph(f"and {more:,} more; -v lists them", indent=1)
 
 
-def _notes(budget: Budget, parts: Mapping[str, float]) -> Iterator[Paragraph]:
-    """Yield warnings about a budget and its displayed parts."""
-    for part, ns in parts.items():
-        if ns < 0:
+def _notes(budget: Budget, view: View) -> Iterator[Paragraph]:
+    """Yield warnings about a budget and its parts, in a brief view without its small ones."""
+    least_ns = 0 if view.verbose else MIN_PART * budget.measured_ns
+    for part, ns in budget.parts.items():
+        if ns < 0 and abs(ns) >= least_ns:
             text = f"{part} is below 0: more was subtracted for the profiler than it took"
             yield paragraph(text, indent=1)
     texts = [budget.note]
@@ -187,12 +194,18 @@ def all_parts(budget: Budget) -> dict[str, float]:
 
 
 def _shares_text(budget: Budget) -> str:
-    """Format the length of a step and its four largest shares."""
-    largest = dict(_by_family(budget.parts).most_common(4))
-    shown = {**largest, "rest": budget.measured_ns - sum(largest.values())}
-    return f"{short(budget.measured_ns, UNITS)}: " + ", ".join(
-        f"{part} {_percent(ns, budget, 0)}" for part, ns in shown.items()
-    )
+    """Format the length of a step and its shares, the largest first; small ones are merged."""
+    sums, least_ns = _by_family(budget.parts), MIN_PART * budget.measured_ns
+    small = [part for part, ns in sums.items() if abs(ns) < least_ns]
+    small_ns = sum(sums.pop(part) for part in small) if len(small) > 1 else 0
+    shown = dict(sums.most_common())
+    if len(small) > 1:
+        shown[f"{len(small)} small parts"] = small_ns
+    if budget.steps:
+        shown[REST] = round(budget.unexplained_ns)
+    scatter = f" +-{budget.scatter:.0%}" if budget.steps else ""
+    shares = ", ".join(f"{part} {_percent(ns, budget, 0)}" for part, ns in shown.items())
+    return f"{short(budget.measured_ns, UNITS)}{scatter}: {shares}"
 
 
 def before_and_after(title: str, before: Budget, after: Budget, about_before: str) -> Iterator[Block]:
@@ -256,19 +269,9 @@ def _bar(title: str, budget: Budget, whole_ns: float) -> StackedBar:
     return StackedBar(title, f"{us(budget.measured_ns)} us", parts, has_rest=rest_ns > 0)
 
 
-def _shown_parts(budget: Budget, view: View) -> dict[str, float]:
-    """Return the nanoseconds of each part, the largest first; a brief view merges small parts."""
-    ordered = dict(sorted(budget.parts.items(), key=lambda item: -item[1]))
-    small = [part for part, ns in ordered.items() if abs(ns) < MIN_PART * budget.measured_ns]
-    if view.verbose or len(small) < 2:
-        return ordered
-    merged_ns = sum(ordered.pop(part) for part in small)
-    return {**ordered, f"{len(small)} small parts": merged_ns}
-
-
-def _parts_table(budget: Budget, parts: Mapping[str, float], view: View) -> Table:
+def _parts_table(budget: Budget, view: View) -> Table:
     """Render the parts of a step; a verbose view adds the cost of profiling."""
-    figures = dict(parts)
+    figures = dict(sorted(budget.parts.items(), key=lambda item: -item[1]))
     if budget.steps:
         figures[REST] = budget.unexplained_ns
     figures["measured"] = budget.measured_ns
@@ -276,8 +279,8 @@ def _parts_table(budget: Budget, parts: Mapping[str, float], view: View) -> Tabl
     for name, ns in figures.items():
         status, cells = "", _cost_cells(ns, budget)
         if view.verbose:
-            cells[Column("profiler", "us")] = us(budget.timing_ns(name)) if name in parts else "-"
-        if view.verbose and name in parts:
+            cells[Column("profiler", "us")] = us(budget.timing_ns(name)) if name in budget.parts else "-"
+        if view.verbose and name in budget.parts:
             status = budget.basis(name)
         elif name == "measured" and budget.steps:
             status = f"+-{budget.scatter:.0%}"
@@ -332,12 +335,16 @@ def _percent(ns: float, budget: Budget, digits: int = 1) -> str:
     return f"{mark}{ns / budget.measured_ns:.{digits}%}"
 
 
+def family_of(part: str) -> str:
+    """Return the part, or the common name of all parts of redistributions, or of FSDP2."""
+    return part.partition(" ")[0] if part in (*REDISTRIBUTION, *FSDP) else part
+
+
 def _by_family(parts: Mapping[str, float]) -> Counter[str]:
-    """Sum nanoseconds by part: all parts of redistributions are one, and so are those of FSDP2."""
+    """Sum nanoseconds by part; all parts of redistributions are one, and so are those of FSDP2."""
     sums = Counter[str]()
     for part, ns in parts.items():
-        name = part.partition(" ")[0] if part in (*REDISTRIBUTION, *FSDP) else part
-        sums[name] += round(ns)
+        sums[family_of(part)] += round(ns)
     return sums
 
 
