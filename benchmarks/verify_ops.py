@@ -2,8 +2,8 @@
 
 ``python benchmarks/verify_ops.py [words of names] [--shard 1/2] [--write]`` verifies two samples of each op
 of torch's op database, and its gradients, on 2 and 4 simulated ranks, with each dimension sharded. It takes
-about 20 minutes. ``--write`` replaces the table of the page. Rows are ops of the dispatcher: a function that
-calls several is listed by the op of these that is wrong.
+about 20 minutes. ``--write`` replaces what the table of the page says of this version of torch. Rows are ops
+of the dispatcher: a function that calls several is listed by the op of these that is wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "verify.md"
 MAX_S = 20  # of one case: torch's search for a sharding may take minutes
 RANKS = (2, 4)
 BEGIN, END = "<!-- table -->\n", "<!-- end -->"
+VERSION = ".".join(torch.__version__.split(".")[:2])
 
 
 class Row(NamedTuple):
@@ -120,11 +121,27 @@ def row_of(wrong: WrongOp) -> Row:
     return Row(op.removesuffix(".default"), str(wrong.fault), ", ".join(placements))
 
 
-def table_of(rows: Iterable[Row]) -> list[str]:
-    """Return the lines of the table, with one row for each op and kind."""
-    by_op = grouped(((row.op, row.fault), row.placements) for row in sorted({*rows}))
-    texts = [f"| `{op}` | {fault} | {'; '.join(of_op)} |" for (op, fault), of_op in by_op.items()]
-    return ["| op | what is wrong | placements |", "|---|---|---|", *texts]
+def rows_of(page: str) -> dict[Row, set[str]]:
+    """Return the rows of the page's table, one for each choice of placements, with their torch versions."""
+    lines = re.findall(r"^\| `(.+)` \| (.+) \| (.*) \| ([\d., ]+) \|$", page, re.MULTILINE)
+    return {
+        Row(op, fault, each): {*versions.split(", ")}
+        for op, fault, placements, versions in lines
+        for each in placements.split("; ")
+    }
+
+
+def table_of(rows: Mapping[Row, Collection[str]]) -> list[str]:
+    """Return the lines of the table, with one row for each op, kind and group of versions."""
+    in_order = {row: sorted(rows[row], key=lambda version: int(version[2:])) for row in sorted(rows)}
+    groups = grouped(
+        ((row.op, row.fault, ", ".join(versions)), row.placements) for row, versions in in_order.items()
+    )
+    texts = [
+        f"| `{op}` | {fault} | {'; '.join(each)} | {versions} |"
+        for (op, fault, versions), each in groups.items()
+    ]
+    return ["| op | what is wrong | placements | torch |", "|---|---|---|---|", *texts]
 
 
 def main(arguments: list[str]) -> None:
@@ -134,6 +151,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--shard", default="1/1")
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args(arguments)
+    if chosen.write and (chosen.words or chosen.shard != "1/1"):
+        parser.error("--write needs all ops: omit words and --shard")
     signal.signal(signal.SIGALRM, late)
     warnings.simplefilter("ignore")
     rows, names = set[Row](), set[str]()
@@ -145,11 +164,14 @@ def main(arguments: list[str]) -> None:
         for wrong in result.wrong_ops:
             print(f"{name}: {wrong}", file=sys.stderr, flush=True)
     print(f"{len(names)} entries, {cases} cases, {compared:,} ops compared, {raised} cases raised")
-    table = "\n".join(table_of(rows))
+    text = PAGE.read_text()
+    before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
+    versions = {row: of_row - {VERSION} for row, of_row in rows_of(text).items()} if chosen.write else {}
+    for row in rows:
+        versions[row] = versions.get(row, set()) | {VERSION}
+    table = "\n".join(table_of({row: of_row for row, of_row in versions.items() if of_row}))
     print(table)
     if chosen.write:
-        text = PAGE.read_text()
-        before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
         PAGE.write_text(f"{text[:before]}{table}\n{text[after:]}")
 
 
