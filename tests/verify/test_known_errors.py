@@ -57,3 +57,14 @@ def test_tensor_shared_by_simulated_ranks_is_not_compared(simulated: DeviceMesh)
     found = verified(lambda: plain.add_(a))  # torch adds once for each rank
     assert found.skipped == {"that write to a tensor which simulated ranks share": 1}
     assert not found.wrong_ops
+
+
+def test_op_without_memory_is_not_compared(simulated: DeviceMesh) -> None:
+    huge = DTensor.from_local(torch.ones(1).expand(2**50), simulated, [WHOLE], run_check=False)
+    small = random(simulated, 8, 4, placement=WHOLE)
+    found = verified(lambda: (huge.unsqueeze(0), small + small))
+    [(reason, number)] = found.skipped.items()
+    assert number == 1
+    assert reason.startswith("without memory for full values")
+    assert str(2**52) in reason
+    assert (found.calls, found.compared, found.wrong_ops) == (2, 1, ())
