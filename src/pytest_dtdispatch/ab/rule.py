@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_dtdispatch.ab.values import CALLS_PER_STEP, CONTROL, Metric
-from pytest_dtdispatch.core.measurement import State
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS_SHIFT, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.core.verdicts import RowVerdict, SideShift, Verdict
@@ -66,7 +66,7 @@ class Rule:
     floor_hit: float = 0.075
     floor_miss: float = 0.10
     control: float = 0.03
-    threshold: float = 0.02
+    threshold: float = INSTRUCTIONS_SHIFT
 
     @property
     def max_pairs(self) -> int:

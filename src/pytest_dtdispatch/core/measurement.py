@@ -17,6 +17,7 @@ PASSES = 8
 LONG_CALL_NS = 500_000  # the CPU time of these is read too, which makes a call about 5 us longer
 NOISY = 0.1  # a row whose halves differ by more is marked as noisy
 MIN_PASSES = 4  # of fewer, the least sample is not reproducible
+INSTRUCTIONS_SHIFT = 0.02  # smallest shift of a count of instructions that is a change
 MIN_WAITED = 0.1  # minimum share of waiting for a core that a row reports
 SIMULATED = ("fake", "local")  # backends whose ranks are simulated in one process
 

@@ -12,7 +12,7 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import shorten
 from pytest_dtdispatch.core.text import first_of, grouped
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, Verdict, judged
-from pytest_dtdispatch.gates.times import MAX_SHIFT, TimedRow, change_of, judge_row, unusable
+from pytest_dtdispatch.gates.times import MAX_SHIFT, TimedRow, judge_row, plain_shifts, unusable
 
 # Properties of environments that must be equal for a comparison.
 COMPARABLE = (
@@ -69,12 +69,7 @@ def judge_run(
     regressed without it is contaminated.
     """
     then, now = {row.row: row for row in base}, {row.row: row for row in head}
-    plain = [(then[name], row) for name, row in now.items() if row.state is State.LOCAL and name in then]
-    shifts = [
-        change_of(before.samples, after.samples).change_percent / 100
-        for before, after in plain
-        if not (unusable(before) or unusable(after))
-    ]
+    shifts = plain_shifts(then, now)
     shift = median(shifts) if shifts else 0.0
     verdicts: list[RowVerdict] = []
     saved: list[TimedRow] = []  # one for each threshold

@@ -141,6 +141,16 @@ def change_of(base: Samples, head: Samples) -> TimeChange:
     )
 
 
+def plain_shifts(then: Mapping[RowId, TimedRow], now: Mapping[RowId, TimedRow]) -> list[float]:
+    """Return the relative slowdown of each row on plain tensors that two runs have."""
+    plain = [(then[name], row) for name, row in now.items() if row.state is State.LOCAL and name in then]
+    return [
+        change_of(before.samples, after.samples).change_percent / 100
+        for before, after in plain
+        if not (unusable(before) or unusable(after))
+    ]
+
+
 def equal_passes(base: Samples, head: Samples, clock: Clock) -> tuple[Passes, Passes]:
     """Return the first passes of two runs by a clock: as many of both, with as many calls in each."""
     then, now = base.passes(clock), head.passes(clock)

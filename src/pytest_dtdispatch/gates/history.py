@@ -1,0 +1,147 @@
+"""The run of a series in which a row changed: the rules on two runs, for all runs before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from operator import attrgetter
+from statistics import median, median_high
+
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS_SHIFT, TIME, State, Unit
+from pytest_dtdispatch.core.plain_data import Natural
+from pytest_dtdispatch.core.results import MetricValue
+from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.verdicts import (
+    THRESHOLD_STATES,
+    CountChange,
+    RowVerdict,
+    Threshold,
+    Verdict,
+    thresholds_of,
+)
+from pytest_dtdispatch.gates.times import TimedRow, judge_row, plain_shifts, unusable
+
+THRESHOLD = Threshold("", "min", 0.2)  # of times in tests whose marker has none
+LEVEL_RUNS = 3  # whose median is the level of a row, so that a single run does not move it
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """All figures of a run.
+
+    Args:
+        times: times by row and state.
+        numbers: other numbers by row and metric: exact counts, and figures of a unit other than time.
+        unit: unit of its samples.
+    """
+
+    times: Mapping[RowId, TimedRow]
+    numbers: Mapping[RowId, MetricValue]
+    unit: Unit = TIME
+
+    def judged(self) -> dict[RowId, float]:
+        """Return the figures that gates judge."""
+        times = {row: timed.samples.figure for row, timed in self.times.items() if not unusable(timed)}
+        numbers = {row: number.value for row, number in self.numbers.items() if not number.tracers}
+        return {row: figure for row, figure in (times | numbers).items() if row.state != State.LOCAL}
+
+    def judge(self, row: RowId, later: RunFigures, threshold: Threshold) -> RowVerdict:
+        """Return the verdict on a row that differs in a later run, with this run as its baseline."""
+        if row in self.times:
+            shift = median(plain_shifts(self.times, later.times) or [0.0])
+            return judge_row(row, self.times[row], later.times[row], threshold, shift)
+        then, now = self.numbers[row].value, later.numbers[row].value
+        change = CountChange(then, now, 100 * (now / then - 1) if then else None)
+        return RowVerdict(row, Verdict.REGRESSED if now > then else Verdict.IMPROVED, change)
+
+
+@dataclass(frozen=True)
+class RowChange:
+    """A row that changed, appeared or disappeared in a series of runs.
+
+    Args:
+        run: position of the first changed run, from 0.
+        verdict: verdict on the runs from there on against those before. Its row has a state or a metric if a
+            figure changed, and no label if all rows of a test appeared or disappeared.
+        is_confirmed: whether there are at least two runs before and after the change.
+        figures: figure of each run; None if it has none.
+    """
+
+    run: Natural
+    verdict: RowVerdict
+    is_confirmed: bool
+    figures: tuple[float | None, ...] = ()
+
+
+def series_changes(
+    runs: Sequence[RunFigures], thresholds: Mapping[str, tuple[Threshold, ...]]
+) -> list[RowChange]:
+    """Return the changes in a series of runs of one environment, sorted by run.
+
+    Args:
+        runs: figures of the runs, the oldest run first.
+        thresholds: thresholds of markers, by test; 20 % for other tests.
+    """
+    changes, judged = [*_appearances(runs)], [run.judged() for run in runs]
+    for row in dict.fromkeys(chain(*judged)):
+        threshold = _threshold(row, thresholds.get(row.test, ()), runs[0].unit)
+        found = {n: of_run[row] for n, of_run in enumerate(judged) if row in of_run}
+        positions = changed_positions([*found.values()], threshold.fraction)
+        parts = [[*found][start:end] for start, end in pairwise([0, *positions, len(found)])]
+        for earlier, later in pairwise(parts):
+            least, least_later = (min(part, key=found.__getitem__) for part in (earlier, later))
+            verdict = runs[least].judge(row, runs[least_later], threshold)
+            if verdict.verdict in (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CONTAMINATED):
+                is_confirmed, figures = min(len(earlier), len(later)) > 1, map(found.get, range(len(runs)))
+                changes.append(RowChange(later[0], verdict, is_confirmed, tuple(figures)))
+    return sorted(changes, key=attrgetter("run"))
+
+
+def _threshold(row: RowId, of_test: tuple[Threshold, ...], unit: Unit) -> Threshold:
+    """Return the threshold of a time, of another figure that may vary, or of an exact count."""
+    if row.state in THRESHOLD_STATES:
+        return next(iter(thresholds_of(row.state, of_test)), THRESHOLD)
+    return Threshold("", "min", INSTRUCTIONS_SHIFT if row.state in unit.metrics else 0.0)
+
+
+def changed_positions(figures: Sequence[float], margin: float, before: int = 1, after: int = 1) -> list[int]:
+    """Return the positions from which on a series of figures differs, for good, from the figures before.
+
+    All later figures exceed the level before, the median of the first three figures; or all earlier figures
+    exceed the level after, that of the last three. Therefore a single deviating figure and a change that is
+    taken back have no position, and a slow drift has one.
+
+    Args:
+        figures: figures of the runs.
+        margin: largest relative difference of figures that do not differ.
+        before: smallest number of figures before a position; two between positions.
+        after: the same after a position.
+
+    Example:
+        >>> changed_positions([7, 7, 9, 7, 7, 9, 9, 9], 0.2), changed_positions([7, 7, 9, 9, 7, 7], 0.2)
+        ([5], [])
+    """
+    positions, factor = range(before, len(figures) - after + 1), 1 + margin
+    slower = [at for at in positions if min(figures[at:]) > factor * median_high(figures[:at][:LEVEL_RUNS])]
+    faster = [at for at in positions if min(figures[:at]) > factor * median_high(figures[at:][-LEVEL_RUNS:])]
+    if not (slower or faster):
+        return []
+    at = slower[0] if slower else faster[-1]
+    later = changed_positions(figures[at:], margin, 2, after)
+    return [*changed_positions(figures[:at], margin, before, 2), at, *(at + each for each in later)]
+
+
+def _appearances(runs: Sequence[RunFigures]) -> Iterator[RowChange]:
+    """Yield rows that appeared or disappeared; all rows of a test once."""
+    present: dict[RowId, list[int]] = {}
+    for n, run in enumerate(runs):
+        names = ((RowId(row.test), row._replace(state=None)) for row in (*run.times, *run.numbers))
+        for name in dict.fromkeys(chain(*names)):
+            present.setdefault(name, []).append(n)
+    for name, found in present.items():
+        of_test = present[RowId(name.test)] if name.label else range(len(runs))
+        ends = {Verdict.NEW: (found[0], of_test[0]), Verdict.MISSING: (found[-1] + 1, of_test[-1] + 1)}
+        for verdict, (at, at_of_test) in ends.items():
+            if at != at_of_test:
+                yield RowChange(at, RowVerdict(name, verdict), 1 < at < len(runs) - 1)
