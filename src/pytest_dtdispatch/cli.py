@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,7 @@ from pytest_dtdispatch.ab.cli import add_ab_parser, argument_type, run_ab
 from pytest_dtdispatch.core.parsing import read_count, read_exports, read_file
 from pytest_dtdispatch.core.text import nearest, shown
 from pytest_dtdispatch.errors import DtDispatchError, ProcessError
-from pytest_dtdispatch.plugin.settings import EXPORTS
+from pytest_dtdispatch.plugin.settings import EXPORTS, SERIES_EXPORTS
 from pytest_dtdispatch.report.document import Tone
 from pytest_dtdispatch.report.screen import say, show
 
@@ -135,25 +136,27 @@ def _report(options: argparse.Namespace) -> int:
     from pytest_dtdispatch.budget.model import Budget
     from pytest_dtdispatch.budget.table import pairs_document
     from pytest_dtdispatch.report.exports import export_saved
+    from pytest_dtdispatch.report.history import changes_document, runs_document
     from pytest_dtdispatch.report.run import ReportedRun, read_run
-    from pytest_dtdispatch.report.summary import history_document
 
     exports = options.exports
-    if exports and len(options.saved) > 1:
-        raise DtDispatchError("--export writes one run: name one SAVED.json")
+    single = [export.format for export in exports if export.format not in SERIES_EXPORTS]
+    if single and len(options.saved) > 1:
+        raise DtDispatchError(f"--export {single[0]} writes one run: name one SAVED.json")
     if any(export.is_auto for export in exports):
         raise DtDispatchError("--export markdown:auto is for a run in a job of GitHub Actions: name a file")
     try:
-        runs = [read_run(path) for path in options.saved]
+        runs = sorted(map(read_run, options.saved), key=ReportedRun.order)
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
     if not exports:
-        show(history_document(runs))
+        show(runs_document(runs))
     if not exports and len(runs) > 1:
-        show(pairs_document(min(runs, key=ReportedRun.order), max(runs, key=ReportedRun.order)))
+        show(changes_document(runs))
+        show(pairs_document(runs[0], runs[-1]))
     elif not exports and Budget.kind in runs[0].results:
         show(runs[0].documents()[Budget.kind])
-    for text in export_saved(runs[0], exports):
+    for text in export_saved(replace(runs[-1], history=tuple(runs) if len(runs) > 1 else ()), exports):
         say(text, Tone.GOOD, sys.stderr if any(export.is_stdout for export in exports) else sys.stdout)
     return 0
 
@@ -192,13 +195,14 @@ def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
     update.add_argument("--new-margin", metavar="FRACTION", help=text)
     text = "write the counts of each test as limits: a count above fails, one below passes"
     update.add_argument("--limits", action="store_true", help=text)
-    about = "Print the numbers of saved runs side by side, or export one run."
-    example = "example:\n  dtdispatch report run.json --export html:run.html\n\n" + STATUS.format("success")
-    text = "print the numbers of saved runs, or export one"
+    about = "Print or export saved runs side by side, with the run and commit in which each row changed."
+    example = "example:\n  dtdispatch report run*.json --export html:runs.html\n\n" + STATUS.format("success")
+    text = "print or export saved runs, and the runs in which rows changed"
     report = commands.add_parser("report", help=text, description=about, epilog=example)
     text = "run saved by --benchmark-json, --benchmark-save or --benchmark-autosave"
     report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=text)
-    text = f"write the run to FILE; may be repeated. Formats: {', '.join(EXPORTS)}"
+    formats, of_several = ", ".join(EXPORTS), ", ".join(SERIES_EXPORTS)
+    text = f"write to FILE; may be repeated. Formats of one run: {formats}; of several: {of_several}"
     read = argument_type(partial(read_exports, formats=EXPORTS))
     report.add_argument(
         "--export", dest="exports", type=read, action="extend", default=[], metavar="FORMAT:FILE", help=text

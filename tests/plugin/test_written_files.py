@@ -78,7 +78,6 @@ def test_saved_run_exports_like_live_run(
     page = (path / "live-html").read_text()
     assert html_page(replace(read_run(path / "saved.json"), where="")) == page
     assert_has_our_properties(path / "junit.xml")
-    assert main(["report", "saved.json", "saved.json", "--export", "html:page.html"]) == 2
 
 
 def test_run_with_only_budgets_is_saved_and_compared(pytester: pytest.Pytester) -> None:

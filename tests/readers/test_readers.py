@@ -105,8 +105,18 @@ def data_of(run: ReportedRun) -> Any:
     return json.loads(run_text(run)[0])
 
 
+def series_run() -> ReportedRun:
+    """Return the newest of three runs, with a changed row and a row that disappeared."""
+    mul = row("mul", Samples(State.HIT, (7,) * 8))
+    runs = [run_of(mul, row(), started=f"2026-11-0{day}") for day in (1, 2)]
+    newest = run_of(row("mul", Samples(State.HIT, (9,) * 8)), started="2026-11-03")
+    return replace(newest, history=(*runs, newest))
+
+
 @pytest.mark.parametrize(
-    "run", [whole_run(), hostile_run(), ReportedRun()], ids=["whole", "hostile", "empty"]
+    "run",
+    [whole_run(), hostile_run(), ReportedRun(), series_run()],
+    ids=["whole", "hostile", "empty", "series"],
 )
 def test_exported_results_follow_the_schema(run: ReportedRun) -> None:
     VALIDATOR.validate(data_of(run))
@@ -164,6 +174,16 @@ def test_every_documented_field_of_a_result_is_required(kind: str) -> None:
         result = next(each for each in data["results"] if each["kind"] == kind)
         del result[name]
         assert not VALIDATOR.is_valid(data), name
+
+
+def test_changes_over_runs_are_exported_with_every_field() -> None:
+    data = data_of(series_run())
+    found = [(each["run"], each["state"], each["verdict"]) for each in data["history"]]
+    assert found == [(3, None, "missing"), (3, "hit", "regressed")]
+    for name in VALIDATOR.schema["$defs"]["change"]["required"]:
+        missing = copy.deepcopy(data)
+        del missing["history"][0][name]
+        assert not VALIDATOR.is_valid(missing), name
 
 
 @pytest.mark.parametrize("part", ["rows", "gates", "advice"])

@@ -21,9 +21,10 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.gates.expected import parse_row, results_text
 from pytest_dtdispatch.plugin.finish import properties
 from pytest_dtdispatch.report.document import Document, Table
+from pytest_dtdispatch.report.history import runs_document
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import ReportedRun
-from pytest_dtdispatch.report.summary import history_document, summary
+from pytest_dtdispatch.report.summary import summary
 from pytest_dtdispatch.steps.table import KIND as STEPS
 from tests.reported_runs import HITS, measured
 
@@ -70,7 +71,7 @@ def of_html(test: str, label: str) -> RowId:
 
 
 def of_report(test: str, label: str) -> RowId:
-    [row] = lines_of(history_document([run_of(test, label)]))
+    _, row = lines_of(runs_document([run_of(test, label)]))  # below the table of runs
     return row._replace(state=None)
 
 

@@ -137,15 +137,19 @@ def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     return _rows(read_text(path), str(path), RESULTS_FORM, metrics, read)
 
 
-def results_text(results: Iterable[MetricValue]) -> str:
+def results_text(results: Iterable[MetricValue], *more: str) -> str:
     """Render one line per result. There are no blank lines, because PyTorch's reader stops at one.
 
     The last field is the signature if the name has a shortened one, unless the line would exceed
     :data:`LONGEST_LINE`.
+
+    Args:
+        results: the results.
+        more: further fields of each line, after the value.
     """
     lines = []
     for result in results:
-        fields = [name_in_files(result.row), result.metric, str(result.value)]
+        fields = [name_in_files(result.row), result.metric, str(result.value), *more]
         whole = _csv_line([*fields, result.signature])
         lines.append(whole if result.signature and len(whole) <= LONGEST_LINE else _csv_line(fields))
     return "".join(f"{line}\n" for line in lines)

@@ -23,6 +23,7 @@ MARKER = "dtdispatch"
 BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
 METRICS = ("time", "counts", "instructions", "verify")
 EXPORTS = ("csv", "json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
+SERIES_EXPORTS = ("csv", "json", "html", "markdown")  # of several saved runs
 LIMITS = (
     *("misses", "cache_growth", "spec_growth", "redistributes", "implicit", "collectives", "wraps"),
     *("collective_bytes", "collectives[DIM]", "collective_bytes[DIM]"),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from typing import Any
 
 from pytest_dtdispatch.core.measurement import Clock, Measurement
 from pytest_dtdispatch.core.plain_data import select
+from pytest_dtdispatch.core.verdicts import RowVerdict
 from pytest_dtdispatch.report.document import KINDS, Paragraph, plain
+from pytest_dtdispatch.report.history import series_of
 from pytest_dtdispatch.report.run import ReportedRun
 
 FORMAT, VERSION = "pytest-dtdispatch results", 7
@@ -42,7 +44,7 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
                     same["kinds"].append(kind)
     gates = []
     for gate in run.gates:
-        verdicts = [{**one.row._asdict(), **asdict(one), "row": str(one.row)} for one in gate.verdicts]
+        verdicts = [*map(_verdict, gate.verdicts)]
         gates.append({"baseline": gate.where, "has_failed": gate.has_failed, "verdicts": verdicts})
     return {
         "format": FORMAT,
@@ -54,9 +56,24 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
         "results": results,
         "unknown_kinds": [*run.unknown],
         "gates": gates,
+        **({"history": [*_history(run.history)]} if run.history else {}),
         "advice": [*advice.values()],
         "notices": [plain(block.spans) for block in run.notices.blocks if isinstance(block, Paragraph)],
     }
+
+
+def _verdict(verdict: RowVerdict) -> dict[str, Any]:
+    return {**verdict.row._asdict(), **asdict(verdict), "row": str(verdict.row)}
+
+
+def _history(runs: Iterable[ReportedRun]) -> Iterator[dict[str, Any]]:
+    """Yield the changes of rows over runs, each with its first changed run."""
+    for series in series_of(runs):
+        numbered = [*series.runs.items()]
+        for change in series.changes:
+            n, run = numbered[change.run]
+            about = {"run": n, "series": series.title, **select(run, "where", "started", "commit")}
+            yield {**about, **select(change, "is_confirmed", "figures"), **_verdict(change.verdict)}
 
 
 def fields_data(results: Sequence[Any]) -> list[dict[str, Any]]:

@@ -131,6 +131,8 @@ class Line:
         tone: tone of the last column.
         row: identity and scope of the displayed row; None if it displays none.
         details: lists of events below the notes.
+        chart: figure of each run of a series, for graphical formats; None in a run without one.
+        marked: position in the chart at which the row changed; None if it did not.
     """
 
     label: str
@@ -140,6 +142,8 @@ class Line:
     tone: Tone = Tone.PLAIN
     row: tuple[RowId, Contains] | None = None
     details: Sequence[str] = ()
+    chart: Sequence[float | None] = ()
+    marked: Natural | None = None
 
 
 @dataclass(frozen=True)

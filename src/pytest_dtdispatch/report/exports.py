@@ -19,6 +19,7 @@ from pytest_dtdispatch.core.text import escape_controls, plural, shown
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.gates.expected import results_text
 from pytest_dtdispatch.report.data import FORMAT, run_text
+from pytest_dtdispatch.report.history import history_sections
 from pytest_dtdispatch.report.page import TITLE, html_page, require_jinja
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import print_text
@@ -110,9 +111,10 @@ def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Sample
 
 
 def csv(run: ReportedRun) -> tuple[str, int]:
-    """Render the numbers of a run as rows of an expected file, without margins."""
-    numbers = run.metrics()
-    return results_text(numbers), len(numbers)
+    """Render the numbers of a run as rows of an expected file, without margins; of a series, by run."""
+    texts = [results_text(one.metrics(), one.started, one.commit, one.where) for one in run.history]
+    text = "".join(texts) or results_text(run.metrics())
+    return text, text.count("\n")
 
 
 def html(run: ReportedRun) -> tuple[str, int]:
@@ -122,7 +124,7 @@ def html(run: ReportedRun) -> tuple[str, int]:
 
 def markdown(run: ReportedRun) -> tuple[str, int]:
     """Render a run as a summary in Markdown."""
-    return summary(run), len(run.metrics()) or _item_count(run)
+    return summary(run, more=history_sections(run.history).items()), len(run.metrics()) or _item_count(run)
 
 
 def _item_count(run: ReportedRun) -> int:

@@ -27,6 +27,7 @@ from pytest_dtdispatch.report.document import (
     paragraph,
     plain,
 )
+from pytest_dtdispatch.report.history import history_sections
 from pytest_dtdispatch.report.judgements import TONES, badness, judgement_document, verdict_counts
 from pytest_dtdispatch.report.rows import profiles
 from pytest_dtdispatch.report.run import ReportedRun
@@ -114,6 +115,8 @@ def _own_file(name: str) -> str:
 
 def _sections(run: ReportedRun) -> Iterator[dict[str, Any]]:
     """Yield sections of the page, with title and blocks; those of gates also have an outcome and a tone."""
+    for title, document in history_sections(run.history).items():
+        yield _section(title, document.blocks)
     for gate in run.gates:
         word, tone = ("Failed", "bad") if gate.has_failed else ("Passed", "good")
         outcome = f"{word}: {plain(verdict_counts(gate.verdicts)) or 'no row was judged'}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from types import GenericAlias
 from typing import Any
@@ -16,7 +18,7 @@ from pytest_dtdispatch.core.parsing import read_argument, read_thresholds
 from pytest_dtdispatch.core.plain_data import Natural, Size, decode, encode
 from pytest_dtdispatch.core.results import CALLS, MetricValue, row_metrics
 from pytest_dtdispatch.core.row_id import RowId
-from pytest_dtdispatch.core.text import brief, shorten_path, shown
+from pytest_dtdispatch.core.text import ask, brief, shorten_path, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, over_limits
 from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 
@@ -97,6 +99,9 @@ class ReportedRun:
         absent: reasons why skipped tests and files have no rows.
         imports: folders of the checkout of its commit from which modules were imported.
         refusal: error if a module of the repository was imported from elsewhere; then nothing was measured.
+        commit: start of the id of its commit, with ``+`` for uncommitted changes; empty if unknown. Saved by
+            pytest-benchmark.
+        history: all runs of a report on several, the oldest first; this run is the newest. Not saved.
     """
 
     where: str = ""
@@ -121,6 +126,8 @@ class ReportedRun:
     absent: Mapping[str, str] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
     refusal: str = ""
+    commit: str = ""
+    history: tuple[ReportedRun, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(any(self.measured.values()) or self.results or self.unknown or self.numbers)
@@ -240,7 +247,9 @@ def encode_run(run: ReportedRun) -> dict[str, Any]:
         for kind, of_kind in run.results.items()
     }
     # A trace is a file of its own, and a comparison is made again with another saved run.
-    plain = encode(replace(run, results=results, traces=(), unknown={}, compared=(), uncompared=""))
+    plain = encode(
+        replace(run, results=results, traces=(), unknown={}, compared=(), uncompared="", history=())
+    )
     if run.unknown:
         plain["results"] = {**plain.get("results", {}), **run.unknown}
     return {"version": VERSION, "run": plain}
@@ -263,11 +272,18 @@ def read_run(path: Path, allows_empty: bool = False) -> ReportedRun:
     """
     members = read_json(path)
     try:
-        return replace(decode_run(members, allows_empty), where=str(path))
+        run = decode_run(members, allows_empty)
+        return replace(run, where=str(path), commit=_commit(members.get("commit_info")))
     except OtherFormatError as error:
         raise OtherFormatError(f"{path}: {error}") from None
     except ValueError as error:
         raise type(error)(f"{path} is not a saved run: {brief(error)}") from None
+
+
+def _commit(info: Any) -> str:
+    """Return the commit in the untrusted ``commit_info`` of pytest-benchmark; empty if it has none."""
+    commit = re.fullmatch("[0-9a-f]{7,64}", str(ask(itemgetter("id"), info, "")))
+    return f"{commit[0][:10]}{'+' if info.get('dirty') else ''}" if commit else ""
 
 
 def decode_run(members: Any, allows_empty: bool = False) -> ReportedRun:
@@ -304,7 +320,7 @@ def _decode(plain: Any) -> ReportedRun:
     """Decode a run, with results by the types of their kinds; those of unregistered kinds stay plain data."""
     if not isinstance(plain, dict):
         raise ValueError(f"no dict: {shown(plain)}")
-    members = {name: plain[name] for name in plain.keys() - {"results", "earlier"}}
+    members = {name: plain[name] for name in plain.keys() - {"results", "earlier", "history"}}
     run: ReportedRun = decode(ReportedRun, members)
     results, unknown = _decode_results(plain.get("results", {}))
     earlier, _ = _decode_results(plain.get("earlier", {}))

@@ -1,4 +1,4 @@
-"""Reports of whole runs: job summary, annotations of failed rows, history of several runs."""
+"""Reports of whole runs: job summary, annotations of failed rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
-from pytest_dtdispatch.core.results import Advice, MetricValue, row_key
-from pytest_dtdispatch.core.row_id import RowId
+from pytest_dtdispatch.core.results import Advice, row_key
 from pytest_dtdispatch.core.signatures import cut_name, cut_words
-from pytest_dtdispatch.core.text import escape_controls, first_of, plural, shown
+from pytest_dtdispatch.core.text import escape_controls, first_of, plural
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     KINDS,
@@ -24,7 +23,6 @@ from pytest_dtdispatch.report.document import (
     Span,
     Table,
     Tone,
-    one_line,
     paragraph,
     plain,
 )
@@ -45,14 +43,15 @@ from pytest_dtdispatch.report.run import ReportedRun
 MAX_BYTES = 2**20
 
 
-def summary(run: ReportedRun, room: int = MAX_BYTES) -> str:
+def summary(run: ReportedRun, room: int = MAX_BYTES, more: Iterable[tuple[str, Document]] = ()) -> str:
     """Render a summary of limited size; sections that do not fit are omitted.
 
     Args:
         run: run to summarize.
         room: maximum size in bytes; verdict and changes are never omitted.
+        more: titles and documents of further sections, which come first.
     """
-    sections = [*run_sections(run)]
+    sections = [*more, *run_sections(run)]
     text = _head(run, worst_of(run, [document for _, document in sections]))
     omitted: list[str] = []
     room_for_sections = room - 4096  # reserve space for the line on omitted sections
@@ -226,41 +225,3 @@ def _row_error(row: RowVerdict, locations: Mapping[str, tuple[str, int]]) -> str
 
 def _data(text: str) -> str:
     return escape_controls(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def history_document(runs: Sequence[ReportedRun]) -> Document:
-    """Render each number of several runs, the oldest first, and list runs of a different environment."""
-    ordered = sorted(runs, key=ReportedRun.order)
-    newest = _comparable(ordered[-1])
-    numbers: dict[tuple[RowId, str], list[MetricValue | None]] = {}
-    blocks: list[Block] = []
-    for n, run in enumerate(ordered):
-        differing = [name for name, value in _comparable(run).items() if newest.get(name) != value]
-        text = f"{n + 1}: {run.where}, taken {run.started or 'at an unknown time'}"
-        if differing:
-            text += f"; may not be comparable with the newest: another {', '.join(differing)}"
-        if run.unknown:
-            text += f"; kinds of results that are not registered here: {', '.join(map(shown, run.unknown))}"
-        blocks.append(one_line(text))
-        for number in run.metrics():
-            numbers.setdefault((number.row, number.metric), [None] * len(ordered))[n] = number
-    lines: dict[str, list[Line]] = {}
-    for (row, metric), values in numbers.items():
-        figures = [None if number is None else number.value for number in values]
-        present = [figure for figure in figures if figure is not None]
-        change = f"{present[-1] / present[0] - 1:+.1%}" if len(present) > 1 and present[0] else "-"
-        cells = {Column("metric"): metric}
-        for n, figure in enumerate(figures, start=1):
-            cells[Column(str(n))] = "-" if figure is None else f"{figure:,}"
-        cells[Column("change")] = change
-        lines.setdefault(row.test, []).append(Line(row.label, cells))
-    groups = [Group(test, of_test) for test, of_test in lines.items()]
-    optional = tuple(str(n) for n in range(2, len(ordered)))
-    blocks.append(Table(groups, label_title="row", optional=optional))
-    legend = "Times are in nanoseconds; -: not in this run. change: from the first figure to the last."
-    return Document((*blocks, paragraph(legend, indent=1)))
-
-
-def _comparable(run: ReportedRun) -> dict[str, str]:
-    may_differ = {"pytest-dtdispatch", "commit"}
-    return {name: value for name, value in run.environment.items() if name not in may_differ}

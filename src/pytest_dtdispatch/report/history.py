@@ -1,0 +1,128 @@
+"""Saved runs in series of one environment each: their numbers, and the runs in which rows changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_dtdispatch.core.text import grouped, plural, shown
+from pytest_dtdispatch.core.verdicts import Verdict
+from pytest_dtdispatch.gates.history import RowChange, RunFigures, series_changes
+from pytest_dtdispatch.gates.saved_run import COMPARABLE, environment_differences, possible_causes
+from pytest_dtdispatch.gates.times import timed_rows
+from pytest_dtdispatch.report.document import (
+    Block,
+    Column,
+    Document,
+    Group,
+    Line,
+    Table,
+    Tone,
+    paragraph,
+)
+from pytest_dtdispatch.report.judgements import TONES, change_text
+from pytest_dtdispatch.report.run import ReportedRun
+
+MINUTE = len("2026-11-30T12:00")  # of a date
+LEGEND = "Figures: least samples. ?: not yet confirmed, with only one run before or after it."
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs of one environment and metric, with the changes of their rows.
+
+    Args:
+        runs: its runs by number, the oldest first. All runs of a report are numbered by time, from 1.
+        changes: changes of its rows.
+        title: metric, and differences from the environment of the newest run.
+    """
+
+    runs: Mapping[int, ReportedRun]
+    changes: Sequence[RowChange]
+    title: str
+
+
+def series_of(runs: Iterable[ReportedRun]) -> Iterator[Series]:
+    """Group runs by environment, that of the newest run first, and find the changes of their rows."""
+    ordered = dict(enumerate(sorted(runs, key=ReportedRun.order), start=1))
+    newest = ordered[len(ordered)].environment
+    names = (*COMPARABLE, "metric")
+    groups = grouped((tuple(run.environment.get(name) for name in names), n) for n, run in ordered.items())
+    for numbers in sorted(groups.values(), key=max, reverse=True):
+        last = ordered[numbers[-1]]
+        differences = environment_differences(last.environment, newest)
+        title = "; ".join((last.environment.get("metric", "unknown metric"), *differences))
+        changes = series_changes([_figures(ordered[n]) for n in numbers], last.thresholds)
+        yield Series({n: ordered[n] for n in numbers}, changes, title)
+
+
+def _figures(run: ReportedRun) -> RunFigures:
+    times = {timed.row: timed for timed in timed_rows(run.rows_by_test())}
+    numbers = run.result_numbers() if run.unit.is_time else run.metrics()
+    by_row = {number.row._replace(state=number.metric): number for number in numbers}
+    return RunFigures(times, by_row, run.unit)
+
+
+def changes_document(runs: Iterable[ReportedRun]) -> Document:
+    """Render the changes of rows by run, the oldest first."""
+    blocks: list[Block] = []
+    for series in series_of(runs):
+        numbered = [*series.runs.items()]
+        text = f"{plural(len(series.changes), 'change')} in {plural(len(numbered), 'run')} ({series.title})"
+        blocks.append(paragraph(text, Tone.STRONG))
+        for position, changes in grouped((each.run, each) for each in series.changes).items():
+            n, run = numbered[position]
+            details = ", ".join(filter(None, (f"run {n}", run.commit, run.started[:MINUTE])))
+            lines = grouped((each.verdict.row.test, _change_line(each)) for each in changes)
+            groups = [Group(test, of_test) for test, of_test in lines.items()]
+            blocks += paragraph(details, Tone.STRONG), Table(groups, "row", "verdict", min_label=12)
+    return Document((*blocks, paragraph(LEGEND, indent=1)))
+
+
+def history_sections(runs: Sequence[ReportedRun]) -> dict[str, Document]:
+    """Return the documents on several runs by title; none without runs."""
+    return {"Changes": changes_document(runs), "Saved runs": runs_document(runs)} if runs else {}
+
+
+def _change_line(change: RowChange) -> Line:
+    verdict = change.verdict
+    cells = {Column("figure"): verdict.row.state or "-", Column("change"): change_text(verdict) or "-"}
+    label, status = verdict.row.label or "all rows", f"{verdict.verdict}{'' if change.is_confirmed else '?'}"
+    notes = [verdict.remedy] if verdict.verdict is Verdict.CONTAMINATED else []
+    tone = TONES.get(verdict.verdict, Tone.BAD)
+    return Line(label, cells, status, notes, tone, chart=change.figures, marked=change.run)
+
+
+def runs_document(runs: Iterable[ReportedRun]) -> Document:
+    """Render the runs of each series, and each number with a column for each run."""
+    blocks: list[Block] = []
+    for series in series_of(runs):
+        names = [run.where for run in series.runs.values()]
+        folder = os.path.commonprefix(names).rpartition("/")[0]  # noqa: RUF071 (cut to whole folders)
+        earlier, lines = next(iter(series.runs.values())), []
+        for n, run in series.runs.items():
+            notes = [*possible_causes(earlier.environment, run.environment, any_machine=False)]
+            kinds = ", ".join(map(shown, run.unknown))
+            notes += [f"kinds of results that are not registered here: {kinds}"] if kinds else []
+            cells = {Column("taken"): run.started[:MINUTE] or "-", Column("commit"): run.commit or "-"}
+            lines.append(Line(f"{n}: {run.where.removeprefix(f'{folder}/')}", cells, notes=notes))
+            earlier = run
+        blocks.append(paragraph(f"{plural(len(lines), 'run')} ({series.title})", Tone.STRONG))
+        blocks += Table([Group("", lines)], "run", label_tone=Tone.PLAIN), _numbers_table(series.runs)
+    legend = "Times are in nanoseconds; -: not in this run. change: from the first figure to the last."
+    return Document((*blocks, paragraph(legend, indent=1)))
+
+
+def _numbers_table(runs: Mapping[int, ReportedRun]) -> Table:
+    every = ((n, number) for n, run in runs.items() for number in run.metrics())
+    numbers = grouped(((number.row, number.metric), (n, number.value)) for n, number in every)
+    lines: list[tuple[str, Line]] = []
+    for (row, metric), pairs in numbers.items():
+        values, first, last = dict(pairs), pairs[0][1], pairs[-1][1]
+        cells = {Column("metric"): metric}
+        cells |= {Column(str(n)): f"{values[n]:,}" if n in values else "-" for n in runs}
+        cells[Column("change")] = f"{last / first - 1:+.1%}" if len(pairs) > 1 and first else "-"
+        lines.append((row.test, Line(row.label, cells, chart=tuple(map(values.get, runs)))))
+    groups = [Group(test, of_test) for test, of_test in grouped(lines).items()]
+    return Table(groups, "row", optional=tuple(map(str, [*runs][1:-1])))
