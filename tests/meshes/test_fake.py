@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch import DtDispatchError, fake_mesh
-from pytest_dtdispatch.torchapi.groups import init_fake_group
+from pytest_dtdispatch.torchapi.groups import has_uniform_ranks, init_fake_group
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 
 pytestmark = pytest.mark.torch
@@ -35,6 +35,16 @@ def test_fake_mesh_exists_only_inside_its_block(shape: Any, names: Any) -> None:
         assert ShardingCaches().cold_entries() > 0
     assert not dist.is_initialized()
     assert ShardingCaches().cold_entries() == 0
+
+
+@pytest.mark.skipif(not has_uniform_ranks(), reason="collectives of fake groups return undefined values")
+def test_fake_ranks_have_uniform_values() -> None:
+    with fake_mesh((2, 4)) as mesh:
+        partial = DTensor.from_local(torch.ones(3), mesh, [Replicate(), Partial()])
+        assert partial.full_tensor().tolist() == [4.0, 4.0, 4.0]
+        rows = DTensor.from_local(torch.arange(2.0), mesh, [Shard(0), Replicate()])
+        assert rows.full_tensor().tolist() == [0.0, 1.0, 0.0, 1.0]
+        assert rows.sum().full_tensor().item() == 2.0
 
 
 def test_fake_mesh_closes_after_errors_and_destroyed_groups() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_dtdispatch.torchapi.groups import has_uniform_ranks
 from tests.plugin_runs import (
     ADD,
     ALONE,
@@ -93,7 +94,8 @@ def test_machine_info_has_torch_device_and_threads(
 ) -> None:
     flags = ("--dtdispatch-device=cpu", *(f"-odtdispatch_threads={arg}" for arg in args))
     result = measure_source(pytester, THREADS, *flags, "--benchmark-json=rows.json", passed=1)
-    result.stdout.fnmatch_lines([f"  torch *caches, {output}"])
+    ranks = ", uniform ranks" if has_uniform_ranks() else ""
+    result.stdout.fnmatch_lines([f"  torch *caches, {output}{ranks}"])
     machine = machine_of(pytester)["dtdispatch"]
     assert machine == {
         "torch_version": torch.__version__,
@@ -102,6 +104,7 @@ def test_machine_info_has_torch_device_and_threads(
         "device": "cpu",
         "device_name": "",
         "backend": "fake",
+        "fake_ranks": "uniform" if has_uniform_ranks() else "",
         "world_size": 4,
         "threads": threads,
         "cache_interface": machine["cache_interface"],

@@ -36,7 +36,8 @@ def environment_summary(environment: Mapping[str, Any]) -> str:
     details = [f"{title}{environment[name]}" for name, title in titles.items() if environment[name]]
     device = f"{environment['device']} ({', '.join(details)})" if details else environment["device"]
     caches, threads = f"{environment['cache_interface']} caches", plural(environment["threads"], "thread")
-    return f"torch {environment['torch_version']}, {device}, {caches}, {threads}"
+    ranks = f", {environment['fake_ranks']} ranks" if environment.get("fake_ranks") else ""
+    return f"torch {environment['torch_version']}, {device}, {caches}, {threads}{ranks}"
 
 
 @contextmanager

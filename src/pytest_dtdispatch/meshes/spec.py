@@ -13,6 +13,7 @@ import torch.distributed as dist
 from pytest_dtdispatch.core.environment import World, read_world
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.errors import DevicesError, MeshError
+from pytest_dtdispatch.torchapi.groups import has_uniform_ranks
 from pytest_dtdispatch.torchapi.missing_api import cuda_driver_version
 from pytest_dtdispatch.torchapi.observe import has_local_mode
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
@@ -112,6 +113,7 @@ def run_environment(
         "device": spec.device,
         "device_name": torch.cuda.get_device_name() if on_cuda else "",
         "backend": spec.backend,
+        "fake_ranks": "uniform" if spec.backend == "fake" and has_uniform_ranks() else "",
         "world_size": spec.world_size,
         "threads": 1 if one_thread else torch.get_num_threads(),
         "cache_interface": ShardingCaches().interface,

@@ -34,9 +34,25 @@ def init_group(backend: str, **how: Any) -> None:
 
 
 def init_fake_group(world_size: int) -> None:
-    """Start a fake process group of any size in this process."""
+    """Start a fake process group of any size in this process, with uniform ranks where torch has them."""
     fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
-    init_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size)
+    options = _options_of_uniform_ranks()
+    init_group("fake", store=fake.FakeStore(), rank=0, world_size=world_size, pg_options=options)
+
+
+def has_uniform_ranks() -> bool:
+    """Return whether collectives of a fake group return what they would if all ranks had the same data."""
+    return _options_of_uniform_ranks() is not None
+
+
+def _options_of_uniform_ranks() -> Any:
+    fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    new_options = getattr(fake.FakeProcessGroup, "Options", None)
+    if not hasattr(new_options, "simulate_uniform_ranks"):
+        return None
+    options = new_options()
+    options.simulate_uniform_ranks = True
+    return options
 
 
 @contextmanager
