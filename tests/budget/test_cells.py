@@ -343,6 +343,10 @@ BUDGETS: dict[str, tuple[Budget, View]] = {
     "small parts, -v": (budget(cells=SMALL_PARTS, measured_ns=1e5), VERBOSE),
     "waits": (budget(waiting_ns=80_000.0), View()),
     "short waits": (budget(waiting_ns=900.0), View()),
+    "tracer and settings": (
+        budget(tracers=("pdb",), slowed_by={"anomaly mode": "on", "TORCH_LOGS": "set"}, note="no lines"),
+        View(),
+    ),
     "a part below zero": (budget(cells=BELOW_ZERO), View()),
     "profiling without a cost": (
         budget(
@@ -412,3 +416,10 @@ def test_exported_budget_contains_causes_of_redistributions() -> None:
     first = data["redistributions"][0]
     assert (first["bytes"], first["per_step"], first["line"]) == (90, [2], AT.line_text)
     assert (len(data["redistributions"]), data["left_out"]) == (20, {"redistributions": 2})
+
+
+def test_exported_budget_names_what_slows_calls() -> None:
+    slowed_by = {"anomaly mode": "on"}
+    [data, quiet] = budgets_data([budget(slowed_by=slowed_by, tracers=("pdb",)), budget()])
+    assert (data["slowed_by"], data["tracers"]) == (slowed_by, ("pdb",))
+    assert (quiet["slowed_by"], quiet["tracers"]) == ({}, ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -406,6 +407,19 @@ def test_lines_are_absent_with_another_tracer(train: Callable[[], None]) -> None
     assert found.tracers == (__name__.partition(".")[0],)
     assert {one.name for one in found.by_line()} == {""}
     assert found.parts["dispatch"] > 0
+
+
+def test_anomaly_mode_and_threads_are_facts_of_a_budget(train: Callable[[], None]) -> None:
+    cores, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
+    torch.set_num_threads(cores + 1)
+    try:
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):  # DTensor has no rule for it
+            found = budget_of(train, 1, 2)
+    finally:
+        torch.set_num_threads(threads)
+    assert found.slowed_by["anomaly mode"] == "on"
+    assert found.slowed_by["intra-op threads"].startswith(f"{cores + 1} on {cores} core")
+    assert not budget_of(train, 1, 2).slowed_by
 
 
 def test_tracer_of_a_step_remains(train: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pytest_dtdispatch.core.environment import (
     _tool_of,
     load_text,
     read_world,
+    slowing_settings,
     speed_variables,
     tracers,
     why_no_world,
@@ -86,6 +87,28 @@ def test_rank_of_a_launcher_is_read_or_rejected(
     assert found.startswith(reason) if reason else found == ""
     assert found.isprintable()
     assert len(found) < 300
+
+
+@pytest.mark.parametrize(
+    ("environ", "threads", "checks_anomalies", "found"),
+    [
+        ({"OMP_NUM_THREADS": "4", "CUDA_LAUNCH_BLOCKING": "0"}, 4, False, {}),
+        ({"TORCH_LOGS": "", "TORCH_DISTRIBUTED_DEBUG": "off"}, 1, False, {}),
+        ({}, 8, True, {"anomaly mode": "on", "intra-op threads": "8 on 4 cores"}),
+        ({"TORCH_LOGS": "+dynamo,/home/me"}, 1, False, {"TORCH_LOGS": "set"}),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, 1, False, {"CUDA_LAUNCH_BLOCKING": "1"}),
+        ({"TORCH_DISTRIBUTED_DEBUG": "INFO"}, 1, False, {"TORCH_DISTRIBUTED_DEBUG": "INFO"}),
+    ],
+)
+def test_only_settings_in_effect_slow_calls(
+    monkeypatch: pytest.MonkeyPatch,
+    environ: dict[str, str],
+    threads: int,
+    checks_anomalies: bool,
+    found: dict[str, str],
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
+    assert slowing_settings(environ, threads, checks_anomalies) == found
 
 
 @pytest.mark.parametrize("install", [sys.settrace, sys.setprofile])

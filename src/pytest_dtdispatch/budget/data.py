@@ -24,7 +24,7 @@ def budgets_data(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
         }
         causes = causes_data([budget.redistributions])
         collector = budget.collector and asdict(budget.collector)
-        about = {**select(budget, *names, "tracers"), "collector": collector}
+        about = {**select(budget, *names, "tracers", "slowed_by"), "collector": collector}
         about["redistributions"] = causes[:MAX_OF_CLASS]
         about["left_out"] = left_out({**shares, "redistributions": causes})
         data.append(about | {name: [*map(asdict, each[:MAX_OF_CLASS])] for name, each in shares.items()})

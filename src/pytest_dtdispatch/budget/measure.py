@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import statistics
 import sys
 import time
@@ -34,9 +35,8 @@ from pytest_dtdispatch.budget.timeline import (
     subtract_waits,
 )
 from pytest_dtdispatch.core.checks import check_result
-from pytest_dtdispatch.core.environment import tracers
+from pytest_dtdispatch.core.environment import slowing_settings, tracers
 from pytest_dtdispatch.core.events import Event
-from pytest_dtdispatch.core.measurement import traced_text
 from pytest_dtdispatch.core.text import MICROSECONDS, show_progress
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.lines.line_tracer import MAX_TRACING, LineTracer
@@ -261,12 +261,11 @@ class BudgetMeasurement:
         timelines = self._timelines(profiled)
         timing_ns = sum(one.timing_ns for timeline in timelines for one in timeline) / len(timelines)
         events = statistics.median(root.count() for root in self._roots)
-        names, noise = tracers(), 0.0
+        noise = 0.0
         for lengths in (undisturbed, *others, profiled):
             faster = statistics.median(sorted(lengths)[: (len(lengths) + 1) // 2])
             noise = max(noise, _scatter(lengths), 1 - faster / statistics.median(lengths))
         notes = [
-            traced_text(names) if names else "",
             "" if self._traced else ANOTHER_TRACER,
             fsdp_note(timelines),
             "" if waits.is_counted else off_core_text(waits, off_core_ns, wall_ns),
@@ -289,8 +288,9 @@ class BudgetMeasurement:
             collector=CollectorPauses.of(self._pauses.pauses, len(collected), sum(collected))
             if collected
             else None,
-            tracers=names,
+            tracers=tracers(),
             redistributions=self._counted[-1].redistributions,
+            slowed_by=settings_now(),
         )
         recorded, *counted = self._counted
         return MeasuredBudget(budget, counted, self._tracer.optimizers.values(), recorded)
@@ -455,10 +455,8 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], object]) -> It
     if tracer.ended_at and not is_traced:
         lines = f"lines are not known from {tracer.ended_at.line_text} on: "
         lines += "following them took three times as long as the rest"
-    names = tracers()
     notes = (
         "ran once, with timing: measured is its time less the cost of timing and of following lines",
-        traced_text(names) if names else "",
         lines,
         fsdp_note([timeline]),
         off_core_text(waits, off_core_ns, root.length_ns),
@@ -471,9 +469,15 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], object]) -> It
         events=root.count(),
         event_ns=event_ns,
         note="; ".join(filter(None, notes)),
-        tracers=names,
+        tracers=tracers(),
+        slowed_by=settings_now(),
     )
     record(MeasuredBudget(budget, (), tracer.optimizers.values()))
+
+
+def settings_now() -> dict[str, str]:
+    """Return settings of this process that can make calls longer."""
+    return slowing_settings(os.environ, torch.get_num_threads(), torch.is_anomaly_enabled())
 
 
 def min_event_ns() -> float:

@@ -6,7 +6,7 @@ import bisect
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
@@ -66,6 +66,7 @@ class Budget(NoRows):
             program has disabled it.
         tracers: names of tools that made steps longer.
         redistributions: redistributions of a counted step; empty if the step ran once.
+        slowed_by: settings of the process that can make calls longer, with their values.
 
     Example:
         >>> cells = (Cell("local", "mm", None, 30.0, 2.0), Cell("dispatch", "mm", None, 60.0, 2.0))
@@ -91,6 +92,7 @@ class Budget(NoRows):
     collector: CollectorPauses | None = None
     tracers: tuple[str, ...] = ()
     redistributions: tuple[Redistribution, ...] = ()
+    slowed_by: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, float]:

@@ -11,6 +11,7 @@ from pytest_dtdispatch.budget.collector import CollectorPauses
 from pytest_dtdispatch.budget.data import budgets_data
 from pytest_dtdispatch.budget.model import MIN_WAITED, Budget, fold_shares
 from pytest_dtdispatch.core.events import FSDP, REDISTRIBUTION, Part
+from pytest_dtdispatch.core.measurement import traced_text
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import UNITS, plural, short, shorten_path
 from pytest_dtdispatch.report.document import (
@@ -137,7 +138,7 @@ def _notes(budget: Budget, view: View) -> Iterator[Paragraph]:
         if ns < 0 and abs(ns) >= least_ns:
             text = f"{part} is below 0: more was subtracted for the profiler than it took"
             yield paragraph(text, indent=1)
-    texts = [budget.note]
+    texts = ["; ".join(_slowing_texts(budget)), budget.note]
     is_far = abs(budget.unexplained_ns) > 0.1 * budget.measured_ns
     if is_far and budget.steps and not budget.is_noisy:
         texts += [
@@ -150,6 +151,15 @@ def _notes(budget: Budget, view: View) -> Iterator[Paragraph]:
     if budget.parts and without_dtensors.issuperset(budget.parts):
         texts += ["No op on DTensors ran"]
     yield from (paragraph(text, Tone.NOTICE, indent=1, hanging=1) for text in texts if text)
+
+
+def _slowing_texts(budget: Budget) -> Iterator[str]:
+    """Yield texts about tools and settings that can make calls longer."""
+    if budget.tracers:
+        yield traced_text(budget.tracers)
+    if budget.slowed_by:
+        settings = ", ".join(f"{name} {value}" for name, value in budget.slowed_by.items())
+        yield f"settings that can make calls longer: {settings}"
 
 
 def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:

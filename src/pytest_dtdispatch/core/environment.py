@@ -89,6 +89,37 @@ def speed_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def slowing_settings(environ: Mapping[str, str], threads: int, checks_anomalies: bool) -> dict[str, str]:
+    """Return settings of this process that can make calls longer, with their values; those in effect only.
+
+    Args:
+        environ: environment variables.
+        threads: number of intra-op threads of torch.
+        checks_anomalies: whether autograd's anomaly mode is on.
+
+    Example:
+        >>> slowing_settings({"CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, 1, True)
+        {'anomaly mode': 'on', 'TORCH_DISTRIBUTED_DEBUG': 'DETAIL'}
+    """
+    found = {"anomaly mode": "on"} if checks_anomalies else {}
+    without_effect = {"TORCH_LOGS": "", "CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "OFF"}
+    values = speed_variables(environ)
+    for name, default in without_effect.items():
+        if environ.get(name, "").upper() not in ("", default):
+            found[name] = values[name]
+    cores = available_cores()
+    if threads > cores:
+        found["intra-op threads"] = f"{threads:,} on {plural(cores, 'core')}"
+    return found
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def cpu_model() -> str:
     """Return the model name of the CPU, or else its architecture."""
     cpu_info = Path("/proc/cpuinfo")
