@@ -178,6 +178,7 @@ class OpCounter:
 
     def record_transfers(self) -> None:
         """Start recording transfers."""
+        self._transfers.begin_step()
         self._recording.enter_context(observe_transfers(self._transfers))
         self._recording.enter_context(self._transfers.origins.observe())
         self._recording.enter_context(observe_reads(self._transfers))
@@ -267,10 +268,14 @@ class OpCounter:
         )
 
     def _begin(self) -> None:
+        self._transfers.begin_step()
+        self._begin_lap()
+
+    def _begin_lap(self) -> None:
+        """Begin a lap after one whose transfers and ops were not recorded."""
         self._lap += 1
         self._thread.begin(self._lap)
         self._lines.begin_step()
-        self._transfers.begin_step()
         self._is_recorded = self._flow.is_on  # whether all ops of the lap are recorded
         self._log.clear()
         self._python_hits = self._unpropagated = 0
@@ -499,7 +504,7 @@ class LoopCounter(OpCounter):
         if has_events or self._caches.entries() != self._entries:
             return None
         calls = hits + self._python_hits + self._unpropagated
-        self._begin()
+        self._begin_lap()
         return calls
 
     def note(self, call: OpCall) -> Any:
