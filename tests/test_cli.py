@@ -35,6 +35,14 @@ COMMANDS = "ab, expected, report, skill, watch"
         (["watch", "--budget=3", "a.py"], "argument --budget: ignored explicit argument '3'"),
         (["watch", "--budge", "--nonsense", "a.py"], "unrecognized arguments: --nonsense\n"),
         (["watch", "--budjet", "a.py"], "unrecognized arguments: --budjet; did you mean --budget?\n"),
+        (["watch", "--max", "misses=0"], "one of the arguments SCRIPT.py -m is required"),
+        (
+            ["watch", "--max", "collectives=0", "a.py"],
+            "argument --max: 'collectives=0' is not a list of limits such as misses=0,cache_growth=4: "
+            "whole numbers from 0 to 2**63-1 by name, each once, of misses, cache_growth\n",
+        ),
+        (["watch", "--max=mises=0", "a.py"], "argument --max: 'mises=0' is not a list of limits such as "),
+        (["watch", "--warmup", "0", "a.py"], "argument --warmup: '0' is not a whole number of at least 1"),
         (["ab", "--hed", "x"], "unrecognized arguments: --hed; did you mean --head?\n"),
         (["report", "--exprt=html:x"], "unrecognized arguments: --exprt; did you mean --export?\n"),
         (["expected", "update", "--reasn"], "unrecognized arguments: --reasn; did you mean --reason?\n"),

@@ -21,6 +21,7 @@ from pytest_dtdispatch.errors import DtDispatchError, ProcessError
 from pytest_dtdispatch.plugin.settings import EXPORTS, SERIES_EXPORTS
 from pytest_dtdispatch.report.document import Tone
 from pytest_dtdispatch.report.screen import say, show
+from pytest_dtdispatch.watch.model import Limits, read_step_limits
 
 STATUS = """exit status:
   0    {}
@@ -29,6 +30,7 @@ STATUS = """exit status:
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
 UNREAD = 141  # as of a program that SIGPIPE ended
 BUDGET_STEPS, DEFAULT_STEPS = "--budget-steps", 20
+WATCH_VALUES = (BUDGET_STEPS, "--max", "--warmup")  # flags of watch that are followed by a value
 
 
 class Parser(argparse.ArgumentParser):
@@ -119,16 +121,18 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 
 def _watch(words: list[str]) -> int:
     """Run a script or a module. All words after its name are its arguments."""
-    values = {i + 1 for i, word in enumerate(words, 1) if word == BUDGET_STEPS}
+    values = {i + 1 for i, word in enumerate(words, 1) if word in WATCH_VALUES}
     names = (i for i, word in enumerate(words, 1) if not word.startswith("-") and i not in values)
     cut = next(names, len(words))
     if "--" in words[:cut]:  # before a name with a leading dash
         cut = words.index("--") + 2
     options = _read(["watch", *words[:cut]])
+    most = {name: number for limits in options.max for name, number in limits.items()}
     from pytest_dtdispatch.watch.script import watch_module, watch_script
 
     watch, name = (watch_module, options.module) if options.module else (watch_script, options.script)
-    return watch(name, words[cut:], options.budget_steps or options.budget * DEFAULT_STEPS)
+    limits = Limits(most, options.warmup, options.stop)
+    return watch(name, words[cut:], options.budget_steps or options.budget * DEFAULT_STEPS, limits)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -220,18 +224,27 @@ def _add_watch(commands: Any) -> None:
     about = "Run a script as Python does, and report where its steps miss the caches of DTensor."
     example = """example:
   dtdispatch watch --budget train.py --steps 100
+  dtdispatch watch --max misses=0,cache_growth=0 train.py
 
 exit status:
   that of the script
+  1    the script succeeded, but a step exceeded a limit of --max, or no step was judged
   2    invalid command line, or the script succeeded without a call of an op on DTensors
   130  interrupted"""
     text = "run a script, and report where its steps miss the caches"
-    usage = "dtdispatch watch [--budget] [--budget-steps N] (SCRIPT.py | -m MODULE) [ARGUMENT ...]"
+    usage = "dtdispatch watch [OPTION ...] (SCRIPT.py | -m MODULE) [ARGUMENT ...]"
     watch = commands.add_parser("watch", help=text, description=about, epilog=example, usage=usage)
     text = "also divide the wall time of a step into parts; needs at least 124 steps after the warm-up"
     watch.add_argument("--budget", action="store_true", help=text)
     text = f"budget of N undisturbed steps instead of {DEFAULT_STEPS}; 5 need at least 49 steps in total"
     watch.add_argument(BUDGET_STEPS, type=argument_type(read_count), metavar="N", help=text)
+    text = "report the first step after the warm-up with more than N of these, and fail: misses, cache_growth"
+    read = argument_type(read_step_limits)
+    watch.add_argument("--max", type=read, action="append", default=[], metavar="NAME=N,...", help=text)
+    text = "steps of the warm-up; by default those up to the first without a miss, at most 10"
+    watch.add_argument("--warmup", type=argument_type(read_count), metavar="N", help=text)
+    text = "end the program at the first step over a limit; its cleanup runs"
+    watch.add_argument("--stop", action="store_true", help=text)
     program = watch.add_mutually_exclusive_group(required=True)
     text = "Python file to run; each step of its optimizer ends a step"
     program.add_argument("script", nargs="?", metavar="SCRIPT.py", help=text)

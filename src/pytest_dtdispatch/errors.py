@@ -50,6 +50,10 @@ class ProcessError(DtDispatchError):
     """A process of an A/B run could not measure."""
 
 
+class LimitExceeded(SystemExit):
+    """A watched step exceeded a limit: ends the program with status 1, also below ``except Exception``."""
+
+
 class DtDispatchWarning(UserWarning):
     """Something slows down or hides measured ops."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,10 @@ from pytest_dtdispatch.cli import main
 from pytest_dtdispatch.errors import MeasurementError
 from pytest_dtdispatch.watch.script import watch_module, watch_script
 from tests.rank_runs import finish
+from tests.watched_scripts import MESH, Watch
 
 pytestmark = pytest.mark.torch
 
-MESH = """
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.testing._internal.distributed.fake_pg import FakeStore
-
-dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-mesh = init_device_mesh("cpu", (4,))
-"""
 TRAINING = f"""
 import sys
 assert "pytest" not in sys.modules
@@ -68,23 +58,6 @@ def test_optimizer_ends_steps_and_traceback_is_unchanged(tmp_path: Path, monkeyp
     assert own.count('File "') == 2
     assert "pytest_dtdispatch" not in own
     assert "StepWatch: 8 steps, 1 disturbed" in summary
-
-
-Watch = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Watch:
-    """Return a function that watches a script in this process, and returns its status and output."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [*sys.argv])
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def run(code: str, budget_steps: int = 0) -> tuple[int, str, str]:
-        Path("train.py").write_text(code)
-        return watch_script("train.py", [], budget_steps), *capsys.readouterr()
-
-    return run
 
 
 @pytest.mark.parametrize(

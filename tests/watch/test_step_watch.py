@@ -219,3 +219,46 @@ def test_mode_opened_by_program_stays_open(mesh: DeviceMesh) -> None:
         a + a
         watch.step()
     assert (watch.steps.warmup.calls, watch.steps.calls) == (1, 3)
+
+
+def test_first_step_over_a_limit_is_stored_and_printed_once(mesh: DeviceMesh) -> None:
+    step, lines = training_step(mesh), list[str]()
+    with StepWatch(lines.append, max={"misses": 0}) as watch:
+        for rows in (4, 4, 4, 6, 4, 8):
+            step(rows)
+            watch.step()
+    assert watch.violation is not None
+    assert watch.violation.step == 4
+    [first, *_] = watch.violation.missed
+    assert (first.op, first.values) == ("mm.default", ("[24,8]", "[16,8]"))
+    assert first.place is not None
+    assert first.place.file.endswith("test_step_watch.py")
+    assert sum("over its limits" in line for line in lines) == 1
+    assert [line for line in lines if line.startswith("dtdispatch: step 6: 5 misses: ")]
+    assert "step 4 was the first over its limits: misses=0" in str(watch)
+
+
+def test_stop_raises_once_at_the_end_of_a_step(mesh: DeviceMesh) -> None:
+    step = training_step(mesh)
+    with StepWatch(list[str]().append, max="misses=0", warmup=0, stop=True) as watch:
+        step(4)
+        with pytest.raises(SystemExit) as ended:
+            watch.step()
+        for rows in (4, 6):
+            step(rows)
+            watch.step()
+    assert ended.value.code == 1
+    assert (len(watch.steps), watch.steps.warmup.steps) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max": "wraps=0"}, r"^max='wraps=0' is not a list of limits .* of misses, cache_growth$"),
+        ({"stop": True}, "^stop without limits: pass max, such as misses=0$"),
+        ({"warmup": -1}, r"^StepWatch\(\): warmup=-1 is not a whole number of at least 0$"),
+    ],
+)
+def test_invalid_limit_of_a_watch_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(MeasurementError, match=message):
+        StepWatch(**arguments)

@@ -231,7 +231,7 @@ def read_choice(value: Any, choices: Sequence[str]) -> str:
     return _parsed(choice, value, f"one of {', '.join(choices)}", choices)
 
 
-def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
+def read_limits(value: Any, names: Sequence[str], example: str = "misses=0,collectives=4") -> dict[str, int]:
     """Parse limits by name: ``misses=0,collectives=4``, several such strings, or a dict.
 
     A name with ``[DIM]`` is valid for any mesh dimension, as in ``collectives[tp]=4``.
@@ -255,7 +255,7 @@ def read_limits(value: Any, names: Sequence[str]) -> dict[str, int]:
         return read if len(read) == len(pairs) else None
 
     each_once = f"whole numbers from 0 to 2**63-1 by name, each once, of {', '.join(names)}"
-    return _parsed(limits, value, f"a list of limits such as misses=0,collectives=4: {each_once}", names)
+    return _parsed(limits, value, f"a list of limits such as {example}: {each_once}", names)
 
 
 def read_thresholds(value: Any) -> tuple[Threshold, ...]:

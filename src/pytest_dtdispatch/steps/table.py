@@ -27,6 +27,7 @@ from pytest_dtdispatch.steps.model import (
     GROWTH,
     IMPLICIT,
     CountKind,
+    StepCounts,
     Steps,
     StepState,
     kinds_of_dim,
@@ -176,13 +177,19 @@ def judge(counted: Steps, limits: Mapping[str, int]) -> Iterator[RowVerdict]:
         if limit in limits and steps:
             worst = max(steps, key=kind.number)
             found = 0 if limit == GROWTH and counted.is_cold else kind.number(worst)
-            text = f"step {steps.index(worst) + 1} has {found:,}"
-            bytes_by_line = Counter[str]()
-            for event in kind.events(worst):
-                if event.place and event.place.file:
-                    bytes_by_line[event.place.line_text] += getattr(event, "bytes", 0) + 1
-            lines = [line for line, _ in bytes_by_line.most_common()]
-            yield judge_count(counted.name, limit, limits[limit], found, text, kind.details(worst), lines)
+            label = f"step {steps.index(worst) + 1}"
+            yield judge_step(counted.name, kind, limits[limit], found, label, worst)
+
+
+def judge_step(name: str, kind: CountKind, most: int, found: int, label: str, step: StepCounts) -> RowVerdict:
+    """Compare a count of a step with its limit; the verdict has the lines that caused it."""
+    bytes_by_line = Counter[str]()
+    for event in kind.events(step):
+        if event.place and event.place.file:
+            bytes_by_line[event.place.line_text] += getattr(event, "bytes", 0) + 1
+    lines = [line for line, _ in bytes_by_line.most_common()]
+    text = f"{label} has {found:,}"
+    return judge_count(name, kind.limit, most, found, text, kind.details(step), lines)
 
 
 KIND = Kind(

@@ -82,6 +82,12 @@ def is_first_of_group() -> bool | None:
     return backend in SIMULATED or torch.distributed.get_rank() == 0
 
 
+def rank_of_group() -> int | None:
+    """Return the rank in the open process group, if collectives communicate with other ranks; else None."""
+    dist = torch.distributed
+    return dist.get_rank() if has_real_group() and dist.get_world_size() > 1 else None
+
+
 def forget_group_that_failed() -> None:
     """Reset the number of the next group after a failed start, so that its name is equal on all ranks."""
     world = getattr(torch.distributed.distributed_c10d, "_world", None)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dtdispatch.budget.collector import Pause
+from pytest_dtdispatch.core.parsing import read_limits
 from pytest_dtdispatch.core.results import Count
+from pytest_dtdispatch.core.verdicts import RowVerdict, over
 from pytest_dtdispatch.steps.events import (
     EventText,
     Miss,
@@ -17,11 +20,15 @@ from pytest_dtdispatch.steps.events import (
     insert_folded_modules,
     merge_texts,
 )
-from pytest_dtdispatch.steps.model import StepCounts
+from pytest_dtdispatch.steps.model import COUNTS, StepCounts
+from pytest_dtdispatch.steps.table import judge_step
 
 MAX_CAUSES = 1000
 MIN_TIMED = 5  # steady steps, for a range of their times
 MIN_PAUSED = 0.1  # share of a step: shorter pauses are not worth a line
+MAX_WARMUP = 10  # steps, unless the program declares its warm-up
+Most: TypeAlias = str | Sequence[str] | Mapping[str, int] | None  # limits: texts, or numbers by name
+COUNTED = ("misses", "cache_growth")  # in every step; transfers are counted in some
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,50 @@ class LoopStep:
     def is_steady(self) -> bool:
         """Whether nothing missed, and no cache gained an entry."""
         return not self.counts.misses and not self.new_entries
+
+
+def read_step_limits(value: Any) -> dict[str, int]:
+    """Parse limits on counts of every step of a watched loop."""
+    return read_limits(value, COUNTED, "misses=0,cache_growth=4")
+
+
+class Limits(NamedTuple):
+    """Limits on the counts of each step after the warm-up.
+
+    Args:
+        most: maximum by the name of the count.
+        warmup: number of steps of the warm-up; None for all up to the first without a miss, at most ten.
+        stops: whether the first step over a limit ends the program.
+    """
+
+    most: Mapping[str, int] = {}
+    warmup: int | None = None
+    stops: bool = False
+
+    def violation(self, step: LoopStep) -> Violation | None:
+        """Return the violation of a step after the warm-up; None if it exceeds no limit."""
+        name, verdicts = f"step {step.number}", []
+        for kind in COUNTS:
+            if kind.limit in self.most:
+                most, found = self.most[kind.limit], kind.number(step.counts)
+                verdicts.append(judge_step(name, kind, most, found, name, step.counts))
+        exceeded = tuple(over(verdicts))
+        return Violation(step.number, exceeded, step.counts.missed) if exceeded else None
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A step over its limits.
+
+    Args:
+        step: number of the step.
+        verdicts: verdicts on the limits that it exceeds.
+        missed: calls of the step that propagated: each has its op, line, and difference from earlier calls.
+    """
+
+    step: int
+    verdicts: tuple[RowVerdict, ...]
+    missed: tuple[Miss, ...]
 
 
 @dataclass

@@ -17,24 +17,27 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from pytest_dtdispatch.core.text import escape_controls
+from pytest_dtdispatch.core.text import escape_controls, plural
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
+from pytest_dtdispatch.watch.model import Limits
 from pytest_dtdispatch.watch.step_watch import StepWatch
 from pytest_dtdispatch.watch.text import calls_text, ops_text, say
 
 INTERRUPTED, FAILED = 130, 1
+NO_MAX = Limits()
 
 
-def watch_script(name: str, arguments: Sequence[str], budget_steps: int = 0) -> int:
+def watch_script(name: str, arguments: Sequence[str], budget_steps: int = 0, limits: Limits = NO_MAX) -> int:
     """Run a script like ``python SCRIPT.py``, watch its steps, and print a summary.
 
     Args:
         name: path of the script.
         arguments: arguments of the script.
         budget_steps: number of undisturbed steps of a budget after the warm-up; 0 for no budget.
+        limits: limits on each step.
 
     Returns:
-        The exit status of the program.
+        The exit status of the program; 1 if it succeeded and a step exceeded a limit, or none was judged.
 
     Raises:
         MeasurementError: the script cannot be read, or it succeeded without calling an op on DTensors.
@@ -45,26 +48,27 @@ def watch_script(name: str, arguments: Sequence[str], budget_steps: int = 0) -> 
     except OSError as error:
         raise MeasurementError(f"watch {name}: cannot be read: {error.strerror}") from None
     _set_up(path, arguments, Path(path).resolve().parent)
-    return _watched(name, partial(runpy.run_path, path, run_name="__main__"), budget_steps)
+    return _watched(name, partial(runpy.run_path, path, run_name="__main__"), budget_steps, limits)
 
 
-def watch_module(name: str, arguments: Sequence[str], budget_steps: int = 0) -> int:
+def watch_module(name: str, arguments: Sequence[str], budget_steps: int = 0, limits: Limits = NO_MAX) -> int:
     """Run a module like ``python -m MODULE``, watch its steps, and print a summary.
 
     Args:
         name: name of the module, as in ``import``.
         arguments: arguments of the module.
         budget_steps: number of undisturbed steps of a budget after the warm-up; 0 for no budget.
+        limits: limits on each step.
 
     Returns:
-        The exit status of the program.
+        The exit status of the program; 1 if it succeeded and a step exceeded a limit, or none was judged.
 
     Raises:
         MeasurementError: the module cannot be run, or it succeeded without calling an op on DTensors.
     """
     _set_up("-m", arguments, Path.cwd())  # runpy replaces "-m" with the path of the file, like Python
     run = partial(runpy.run_module, name, run_name="__main__", alter_sys=True)
-    return _watched(name, run, budget_steps)
+    return _watched(name, run, budget_steps, limits)
 
 
 def _set_up(program: str, arguments: Sequence[str], folder: Path) -> None:
@@ -74,9 +78,9 @@ def _set_up(program: str, arguments: Sequence[str], folder: Path) -> None:
         sys.path[0] = str(folder)
 
 
-def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
-    """Run a program, and print a summary of its steps; return its exit status."""
-    with StepWatch() as watch:
+def _watched(name: str, run: Callable[[], object], budget_steps: int, limits: Limits) -> int:
+    """Run a program, and print a summary of its steps; return the exit status."""
+    with StepWatch(None, limits.most, limits.warmup, limits.stops) as watch:
         ends = _StepEnds(watch, budget_steps)
         hook = register_optimizer_step_post_hook(ends.after_step)
         try:
@@ -85,9 +89,10 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
             hook.remove()
         if len(watch.steps):
             ends.begin_budget()  # the program did not warm up: closing prints how many steps a budget needs
-    steps = watch.steps
+    steps, is_unjudged = watch.steps, bool(limits.most) and not watch.is_warm
+    judged = status or (FAILED if is_unjudged or watch.violation else 0)
     if not watch.is_first_rank:
-        return status
+        return judged
     if not steps.calls and not steps.after.calls:
         nothing = "called no op on DTensors; processes that it starts are not watched"
         if not status:
@@ -102,7 +107,10 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int) -> int:
         )
     else:
         say(str(watch))
-    return status
+    if is_unjudged:
+        after = f"no step came after the warm-up ({plural(len(steps), 'step')})"
+        say(f"dtdispatch: --max judged nothing: {after}")
+    return judged
 
 
 class _StepEnds:

@@ -24,15 +24,25 @@ from pytest_dtdispatch.budget.model import Budget
 from pytest_dtdispatch.budget.table import document as budget_document
 from pytest_dtdispatch.core.checks import check_count
 from pytest_dtdispatch.core.environment import read_world, tracers
+from pytest_dtdispatch.core.parsing import read_argument
 from pytest_dtdispatch.core.text import escape_controls, plural, shown
-from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
+from pytest_dtdispatch.errors import DtDispatchError, LimitExceeded, MeasurementError
 from pytest_dtdispatch.replay.guard import refuse_inside
 from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.steps.counter import LoopCounter
 from pytest_dtdispatch.steps.growth import live_objects
-from pytest_dtdispatch.torchapi.groups import is_first_of_group
+from pytest_dtdispatch.torchapi.groups import is_first_of_group, rank_of_group
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
-from pytest_dtdispatch.watch.model import LoopStep, LoopSteps, Total
+from pytest_dtdispatch.watch.model import (
+    MAX_WARMUP,
+    Limits,
+    LoopStep,
+    LoopSteps,
+    Most,
+    Total,
+    Violation,
+    read_step_limits,
+)
 from pytest_dtdispatch.watch.text import (
     Say,
     calls_text,
@@ -42,6 +52,7 @@ from pytest_dtdispatch.watch.text import (
     rendered,
     say,
     transfers_text,
+    violation_text,
 )
 
 
@@ -132,10 +143,16 @@ class StepWatch:
 
     Args:
         print: function that prints a line. By default the first rank writes to standard error, and other
-            ranks write nothing.
+            ranks write nothing but their violation.
+        max: limits on each step after the warm-up, such as ``misses=0,cache_growth=4``, or a dict. The first
+            step over a limit is printed as one block.
+        warmup: number of steps of the warm-up. By default it ends with the first step without a miss, after
+            at most ten.
+        stop: whether that step then ends the program: :meth:`step` raises a ``SystemExit`` with status 1.
 
     Attributes:
         steps: steps so far.
+        violation: the first step over a limit; None without one.
         budgets: complete budgets.
         is_warm: whether the warm-up is over.
         ops_after: calls by op after the last step, once closed and if all calls were recorded.
@@ -152,9 +169,23 @@ class StepWatch:
         0
     """
 
-    def __init__(self, print: Say | None = None) -> None:  # noqa: A002 (public name)
+    def __init__(
+        self,
+        print: Say | None = None,  # noqa: A002 (public name)
+        max: Most = None,  # noqa: A002 (public name)
+        warmup: int | None = None,
+        stop: bool = False,
+    ) -> None:
         if not (print is None or callable(print)):
             raise MeasurementError(f"StepWatch(print={shown(print)}): pass a function of a string")
+        if warmup is not None:
+            check_count("warmup", warmup, 0, "StepWatch")
+        if stop and not max:
+            raise MeasurementError("stop without limits: pass max, such as misses=0")
+        most = {} if max is None else read_argument("max", max, read_step_limits, MeasurementError)
+        self._limits = Limits(most, warmup, stop)
+        self._is_ending = False
+        self.violation: Violation | None = None
         self.steps = LoopSteps()
         self.steps.tracers |= dict.fromkeys(tracers())
         self.budgets: list[Budget] = []
@@ -186,6 +217,7 @@ class StepWatch:
         """End a step: call it at the end of each iteration of the loop.
 
         Raises:
+            LimitExceeded: with ``stop=True``, the step is the first over a limit.
             MeasurementError: the watch is closed, or belongs to another thread.
         """
         ended_ns, pauses = time.perf_counter_ns(), tuple(self._collector.pauses)
@@ -203,6 +235,9 @@ class StepWatch:
                 self._plan_next(len(self.steps))
         self._collector.pauses.clear()  # those outside of steps too
         self._began_ns = time.perf_counter_ns()
+        if self._is_ending:
+            self._is_ending = False  # the program may catch it, and continue
+            raise LimitExceeded(1)
 
     def _end_step(self, ended_ns: int, pauses: Sequence[Pause]) -> None:
         if self._budget is not None:
@@ -212,15 +247,22 @@ class StepWatch:
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, has_transfers, pauses)
         self.steps.record(step)
         counts = step.counts
-        if not self.is_warm and counts.misses and step.number <= 10:
+        if self._is_in_warmup(step):
             self.steps.warmup.add(step)
             if step.number >= 3:  # the first three record every op
                 self._counter.end_notes()
-            self._write(f"step {step.number}: warm-up: {counts.misses:,} of {counts.calls:,} calls missed")
+            if counts.misses:
+                calls = f"{counts.misses:,} of {counts.calls:,} calls missed"
+                self._write(f"step {step.number}: warm-up: {calls}")
         else:
             self._watch(step)
         if self._request is not None:
             self._begin_budget_step(self._request)
+
+    def _is_in_warmup(self, step: LoopStep) -> bool:
+        if self._limits.warmup is not None:
+            return step.number <= self._limits.warmup
+        return not self.is_warm and step.counts.misses > 0 and step.number <= MAX_WARMUP
 
     def _note_pauses(self, took_ns: int, pauses: Sequence[Pause]) -> None:
         """Print a step that stands out because of the collector: the first, the second, the fourth, ..."""
@@ -258,6 +300,9 @@ class StepWatch:
         paused = self.steps.paused
         if paused:
             notes.append(f"{plural(paused, 'step')} stood out because the garbage collector paused them")
+        if self.violation is not None:
+            exceeded = ", ".join(verdict.criterion for verdict in self.violation.verdicts)
+            notes.append(f"step {self.violation.step} was the first over its limits: {exceeded}")
         notes += [f"after the last step: {calls_text(self.steps.after)}"] if self.steps.after.calls else []
         by_steps = [advise(steps, self.steps.with_ops) for steps in self.steps.for_advice if not self.budgets]
         found = sorted(dict.fromkeys(chain.from_iterable(by_steps)), key=attrgetter("order"))
@@ -309,9 +354,7 @@ class StepWatch:
     def _watch(self, step: LoopStep) -> None:
         self.steps.add(step)
         if not step.is_steady:
-            if self.steps.is_due(step):
-                self._write(disturbed_line(step, self.steps))
-                self.steps.unlisted = Total()
+            self._report(step)
         elif step.took_ns is not None and step.pauses:
             self._note_pauses(step.took_ns, step.pauses)
         self.is_warm = True
@@ -321,6 +364,18 @@ class StepWatch:
             self._growth = Growth(step.number, live_objects)
             self._next_transfers = self._growth.next_check
         self._plan_next(step.number)
+
+    def _report(self, step: LoopStep) -> None:
+        """Print a disturbed step: the first over a limit, and the first, second, fourth, ... of a cause."""
+        is_due = self.steps.is_due(step)
+        exceeded = self._limits.violation(step) if self.violation is None else None
+        if exceeded is not None:
+            self.violation, self._is_ending = exceeded, self._limits.stops
+            text = violation_text(exceeded, rank_of_group(), self._is_ending)
+            (self._print or say)(text)  # on each rank: ranks may differ in their misses
+        elif is_due:
+            self._write(disturbed_line(step, self.steps))
+            self.steps.unlisted = Total()
 
     def _plan_next(self, number: int) -> None:
         """Choose whether the next step records transfers; check for tracers and growing live objects."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from pytest_dtdispatch.budget.collector import OLDEST, Pause
 from pytest_dtdispatch.core.measurement import traced_text
-from pytest_dtdispatch.core.text import first_of, plural
+from pytest_dtdispatch.core.text import escape_controls, first_of, plural
+from pytest_dtdispatch.core.verdicts import complaint
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.report.terminal import page_width, plain_text
 from pytest_dtdispatch.steps.events import (
@@ -23,7 +24,7 @@ from pytest_dtdispatch.steps.events import (
     by_cause,
 )
 from pytest_dtdispatch.steps.model import StepCounts
-from pytest_dtdispatch.watch.model import MIN_PAUSED, MIN_TIMED, LoopStep, LoopSteps, Total
+from pytest_dtdispatch.watch.model import MIN_PAUSED, MIN_TIMED, LoopStep, LoopSteps, Total, Violation
 
 Say = Callable[[str], object]
 
@@ -69,6 +70,16 @@ def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
         similar = plural(steps.unlisted.steps, "similar step")
         parts.append(f"{similar} with {plural(steps.unlisted.misses, 'miss', 'es')} before it")
     return f"step {step.number}: {'; '.join(parts)}"
+
+
+def violation_text(exceeded: Violation, rank: int | None, is_ending: bool) -> str:
+    """Format a step over its limits as one block: its counts, their causes, and whether the program ends."""
+    first, *lines = complaint(exceeded.verdicts).splitlines()
+    others = "; other ranks wait in their next collective until their launcher ends them"
+    if is_ending:
+        lines.append(f"the program ends here, with status 1{'' if rank is None else others}")
+    of_rank = "" if rank is None else f"rank {rank}: "
+    return "\n  ".join(map(escape_controls, [f"dtdispatch: {of_rank}{first}", *lines]))
 
 
 def pauses_text(pauses: Sequence[Pause]) -> str:
