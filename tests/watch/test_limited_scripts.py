@@ -211,8 +211,8 @@ for i in range(30):
     (x @ weight).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-dist.barrier()
-print("rank", dist.get_rank(), "done")
+print("rank", dist.get_rank(), "done", flush=True)
+dist.barrier()  # torchrun ends all ranks when one has ended with status 1
 dist.destroy_process_group()
 """
 
@@ -225,7 +225,7 @@ def test_rank_that_misses_alone_is_named(tmp_path: Path, flags: list[str]) -> No
     code = RANKS.replace(group, "dist.init_process_group('gloo')").replace("(4,)", "(2,)")
     (tmp_path / "train.py").write_text(code.replace("import Replicate", "import DTensor, Replicate"))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    # Without --, torchrun takes --max for an abbreviation of its own flags, up to Python 3.11.
+    # Without --, torchrun takes --max for an abbreviation of --max-restarts.
     watched = ["-m", "--", "pytest_dtdispatch", "watch", "--max", "misses=0", *flags, "train.py"]
     run = finish([*torchrun, *watched], tmp_path)
     assert run.status == 1, run.text
