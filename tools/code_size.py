@@ -54,7 +54,7 @@ LAYERS = {
     "torch, rules, texts": {
         "tables and text": "report",
         "other formats: Markdown, page, files": "report/markdown report/summary report/page report/exports",
-        "rule on saved runs": "gates/saved_run gates/times",
+        "rules on saved runs": "gates/saved_run gates/times gates/history",
         "expected files": "gates",
         "access to torch: private names, calls, tensors": "torchapi",
         "sharding caches": "torchapi/propagator",

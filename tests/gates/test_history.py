@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,7 +15,7 @@ from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import CountChange, Threshold, TimeChange, Verdict
 from pytest_dtdispatch.gates.history import RowChange, RunFigures, changed_positions, series_changes
-from pytest_dtdispatch.gates.times import TimedRow
+from pytest_dtdispatch.gates.times import TimedRow, plain_shifts
 from tests.gates.rows import row
 
 TEST = "t.py::test_a"
@@ -82,7 +83,7 @@ def run(*rows: TimedRow, **counts: int) -> RunFigures:
     return RunFigures({each.row: each for each in rows}, numbers)
 
 
-def found(runs: Sequence[RunFigures], **thresholds: str) -> list[tuple[int, str | None, Verdict, bool]]:
+def found(runs: Sequence[RunFigures]) -> list[tuple[int, str | None, Verdict, bool]]:
     changes = series_changes(runs, {})
     return [(each.run, each.verdict.row.state, each.verdict.verdict, each.is_confirmed) for each in changes]
 
@@ -140,6 +141,27 @@ def test_threshold_of_a_marker_applies_to_its_test() -> None:
 def test_shift_of_plain_ops_contaminates_a_change() -> None:
     runs = [run(row("hit", factor), row("local", factor)) for factor in (1, 1, 1.25, 1.25)]
     assert found(runs) == [(2, "hit", Verdict.CONTAMINATED, True)]
+
+
+def test_change_on_another_mesh_is_a_mismatch() -> None:
+    runs = [run(replace(row("hit", factor), mesh=mesh)) for factor, mesh in ((1, "4"), (2, "8"), (2, "8"))]
+    assert found(runs) == [(1, "hit", Verdict.MISMATCHED, False)]
+
+
+def test_plain_ops_are_compared_once_for_all_changed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[object] = []
+
+    def counted(*runs: Mapping[RowId, TimedRow]) -> list[float]:
+        compared.append(runs)
+        return plain_shifts(*runs)
+
+    monkeypatch.setattr("pytest_dtdispatch.gates.history.plain_shifts", counted)
+    labels = "abcdefgh"
+    runs = [
+        run(*(row("hit", factor, label=each) for each in labels), row("local")) for factor in (1, 1, 1.3, 1.3)
+    ]
+    assert len(found(runs)) == len(labels)
+    assert len(compared) == 1
 
 
 def test_rows_that_gates_cannot_judge_are_ignored() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -26,7 +27,7 @@ THRESHOLD = Threshold("", "min", 0.2)  # of times in tests whose marker has none
 LEVEL_RUNS = 3  # whose median is the level of a row, so that a single run does not move it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunFigures:
     """All figures of a run.
 
@@ -49,8 +50,7 @@ class RunFigures:
     def judge(self, row: RowId, later: RunFigures, threshold: Threshold) -> RowVerdict:
         """Return the verdict on a row that differs in a later run, with this run as its baseline."""
         if row in self.times:
-            shift = median(plain_shifts(self.times, later.times) or [0.0])
-            return judge_row(row, self.times[row], later.times[row], threshold, shift)
+            return judge_row(row, self.times[row], later.times[row], threshold, _plain_shift(self, later))
         then, now = self.numbers[row].value, later.numbers[row].value
         change = CountChange(then, now, 100 * (now / then - 1) if then else None)
         return RowVerdict(row, Verdict.REGRESSED if now > then else Verdict.IMPROVED, change)
@@ -92,10 +92,16 @@ def series_changes(
         for earlier, later in pairwise(parts):
             least, least_later = (min(part, key=found.__getitem__) for part in (earlier, later))
             verdict = runs[least].judge(row, runs[least_later], threshold)
-            if verdict.verdict in (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CONTAMINATED):
+            if verdict.verdict not in (Verdict.PASSED, Verdict.INCONCLUSIVE):
                 is_confirmed, figures = min(len(earlier), len(later)) > 1, map(found.get, range(len(runs)))
                 changes.append(RowChange(later[0], verdict, is_confirmed, tuple(figures)))
     return sorted(changes, key=attrgetter("run"))
+
+
+@functools.cache  # rows of a test often change in the same run
+def _plain_shift(base: RunFigures, head: RunFigures) -> float:
+    """Return the median shift of plain ops between two runs; 0 if it is unknown."""
+    return median(plain_shifts(base.times, head.times) or [0.0])
 
 
 def _threshold(row: RowId, of_test: tuple[Threshold, ...], unit: Unit) -> Threshold:

@@ -60,8 +60,7 @@ def series_of(runs: Iterable[ReportedRun]) -> Iterator[Series]:
 def _figures(run: ReportedRun) -> RunFigures:
     times = {timed.row: timed for timed in timed_rows(run.rows_by_test())}
     numbers = run.result_numbers() if run.unit.is_time else run.metrics()
-    by_row = {number.row._replace(state=number.metric): number for number in numbers}
-    return RunFigures(times, by_row, run.unit)
+    return RunFigures(times, {each.row._replace(state=each.metric): each for each in numbers}, run.unit)
 
 
 def changes_document(runs: Iterable[ReportedRun]) -> Document:
@@ -89,7 +88,7 @@ def _change_line(change: RowChange) -> Line:
     verdict = change.verdict
     cells = {Column("figure"): verdict.row.state or "-", Column("change"): change_text(verdict) or "-"}
     label, status = verdict.row.label or "all rows", f"{verdict.verdict}{'' if change.is_confirmed else '?'}"
-    notes = [verdict.remedy] if verdict.verdict is Verdict.CONTAMINATED else []
+    notes = [verdict.remedy] if verdict.verdict in (Verdict.CONTAMINATED, Verdict.MISMATCHED) else []
     tone = TONES.get(verdict.verdict, Tone.BAD)
     return Line(label, cells, status, notes, tone, chart=change.figures, marked=change.run)
 
