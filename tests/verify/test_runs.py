@@ -195,6 +195,15 @@ def test_it(dtdispatch, device_mesh):
     assert all((each.calls, each.compared, each.wrong) == (2, 2, 1) for each in found.values())
 
 
+def test_steps_of_the_suite_are_verified(pytester: pytest.Pytester) -> None:
+    suite = ("--pyargs", "pytest_dtdispatch.suite", "-k", "decode_steps")
+    [result] = verified_of(
+        judged(pytester, *MEASURED, LOCAL, "--dtdispatch-metric=verify", *suite, passed=1)
+    ).values()
+    assert result.compared == result.calls > 0
+    assert result.wrong == 0
+
+
 def test_other_measurements_beside_it(pytester: pytest.Pytester) -> None:
     body = """
 def test_it(dtdispatch, device_mesh):
