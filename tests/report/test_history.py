@@ -99,6 +99,11 @@ def test_hostile_names_are_escaped_and_end_columns_fit() -> None:
     assert title.split()[-3:] == ["1", "9", "change"]
 
 
+def test_run_without_rows_has_no_table_of_rows() -> None:
+    [table] = [block for block in runs_document([ReportedRun()]).blocks if isinstance(block, Table)]
+    assert table.label_title == "run"
+
+
 @pytest.mark.parametrize("render", [runs_document, changes_document])
 def test_forty_runs_fit_into_80_columns(render: Callable[[Sequence[ReportedRun]], Any]) -> None:
     steps = {day: (number("t.py::test_a::train", "misses_per_step", day // 12),) for day in range(1, 41)}

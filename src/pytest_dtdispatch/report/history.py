@@ -95,7 +95,7 @@ def _change_line(change: RowChange) -> Line:
 
 def runs_document(runs: Iterable[ReportedRun]) -> Document:
     """Render the runs of each series, and each number with a column for each run."""
-    blocks: list[Block] = []
+    blocks, has_numbers = list[Block](), False
     for series in series_of(runs):
         names = [run.where for run in series.runs.values()]
         folder = os.path.commonprefix(names).rpartition("/")[0]  # noqa: RUF071 (cut to whole folders)
@@ -108,9 +108,14 @@ def runs_document(runs: Iterable[ReportedRun]) -> Document:
             lines.append(Line(f"{n}: {run.where.removeprefix(f'{folder}/')}", cells, notes=notes))
             earlier = run
         blocks.append(paragraph(f"{plural(len(lines), 'run')} ({series.title})", Tone.STRONG))
-        blocks += Table([Group("", lines)], "run", label_tone=Tone.PLAIN), _numbers_table(series.runs)
-    legend = "Times are in nanoseconds; -: not in this run. change: from the first figure to the last."
-    return Document((*blocks, paragraph(legend, indent=1)))
+        blocks.append(Table([Group("", lines)], "run", label_tone=Tone.PLAIN))
+        numbers = _numbers_table(series.runs)
+        blocks += [numbers] if numbers.groups else []
+        has_numbers = has_numbers or bool(numbers.groups)
+    if has_numbers:
+        legend = "Times are in nanoseconds; -: not in this run. change: from the first figure to the last."
+        blocks.append(paragraph(legend, indent=1))
+    return Document(tuple(blocks))
 
 
 def _numbers_table(runs: Mapping[int, ReportedRun]) -> Table:
