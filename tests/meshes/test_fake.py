@@ -44,7 +44,8 @@ def test_fake_ranks_have_uniform_values() -> None:
         assert partial.full_tensor().tolist() == [4.0, 4.0, 4.0]
         rows = DTensor.from_local(torch.arange(2.0), mesh, [Shard(0), Replicate()])
         assert rows.full_tensor().tolist() == [0.0, 1.0, 0.0, 1.0]
-        assert rows.sum().full_tensor().item() == 2.0
+        total: Any = rows.sum()
+        assert total.full_tensor().item() == 2.0
 
 
 def test_fake_mesh_closes_after_errors_and_destroyed_groups() -> None:

@@ -47,7 +47,7 @@ def has_uniform_ranks() -> bool:
 
 def _options_of_uniform_ranks() -> Any:
     fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
-    new_options = getattr(fake.FakeProcessGroup, "Options", None)
+    new_options: Any = getattr(fake.FakeProcessGroup, "Options", None)
     if not hasattr(new_options, "simulate_uniform_ranks"):
         return None
     options = new_options()
