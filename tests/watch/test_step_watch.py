@@ -238,9 +238,16 @@ def test_first_step_over_a_limit_is_stored_and_printed_once(mesh: DeviceMesh) ->
     assert "step 4 was the first over its limits: misses=0" in str(watch)
 
 
+class Lines(list[str]):
+    """Function that stores lines, and is false while it has none."""
+
+    def __call__(self, line: str) -> None:
+        self.append(line)
+
+
 def test_stop_raises_once_at_the_end_of_a_step(mesh: DeviceMesh) -> None:
-    step = training_step(mesh)
-    with StepWatch(list[str]().append, max="misses=0", warmup=0, stop=True) as watch:
+    step, lines = training_step(mesh), Lines()
+    with StepWatch(lines, max="misses=0", warmup=0, stop=True) as watch:
         step(4)
         with pytest.raises(SystemExit) as ended:
             watch.step()
@@ -248,6 +255,7 @@ def test_stop_raises_once_at_the_end_of_a_step(mesh: DeviceMesh) -> None:
             step(rows)
             watch.step()
     assert ended.value.code == 1
+    assert lines[0].startswith("dtdispatch: step 1: over its limits\n  misses=0, and step 1 has ")
     assert (len(watch.steps), watch.steps.warmup.steps) == (3, 0)
 
 

@@ -372,7 +372,7 @@ class StepWatch:
         if exceeded is not None:
             self.violation, self._is_ending = exceeded, self._limits.stops
             text = violation_text(exceeded, rank_of_group(), self._is_ending)
-            (self._print or say)(text)  # on each rank: ranks may differ in their misses
+            (say if self._print is None else self._print)(text)  # on each rank: ranks may differ
         elif is_due:
             self._write(disturbed_line(step, self.steps))
             self.steps.unlisted = Total()
