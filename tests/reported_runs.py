@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pytest_dtdispatch.budget.model import Budget
@@ -28,6 +28,14 @@ from tests.row_ids import row_id
 
 MISSES, HITS = (900_000, 910_000, 905_000, 990_000, 902_000), (6_900, 7_100, 7_000, 7_050, 6_950, 9_000)
 ADD = "add.Tensor(f32[8,8]S0, f32[8,8]S0)@4"
+# A call of that op in Python, on a fake process group.
+SHARD = "tensor(0, torch.float32, (2, 8), (8, 1), [Shard(dim=0)], (8, 8), (8, 1))"
+CALL = {
+    "call": f"torch.ops.aten.add.Tensor, {SHARD}, {SHARD}, alpha=2.5",
+    "group": "rank=0, world_size=4",
+    "mesh": "'cpu', (4,), mesh_dim_names=('tp',)",
+    "frames": "69",
+}
 # Valid names that are markup, a command or a second line in some format.
 HOSTILE = (
     "a|b",
@@ -65,6 +73,16 @@ def row(label: str = ADD, *samples: Samples, calls: int = 1) -> Measurement:
     """Build a row, by default of misses and hits."""
     samples_or_default = samples or (Samples(State.MISS, MISSES), Samples(State.HIT, HITS))
     return measured(label, *samples_or_default, calls=calls)
+
+
+def op_row(label: str = ADD, **parts: str) -> Measurement:
+    """Build the row of a captured op on a fake process group."""
+    return with_call(replace(row(label), backend="fake"), {**CALL, **parts})
+
+
+def with_call(one: Measurement, call: dict[str, str]) -> Measurement:
+    """Return a row with this call in Python."""
+    return replace(one, figures=replace(one.figures, call=call))
 
 
 def run_of(*rows: Measurement, test: str = "t.py::test_a", **more: object) -> ReportedRun:

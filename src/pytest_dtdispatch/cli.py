@@ -205,7 +205,7 @@ def _parsers() -> tuple[Parser, dict[tuple[str, ...], Parser]]:
     report = commands.add_parser("report", help=text, description=about, epilog=example)
     text = "run saved by --benchmark-json, --benchmark-save or --benchmark-autosave"
     report.add_argument("saved", type=argument_type(read_file), nargs="+", metavar="SAVED.json", help=text)
-    text = f"write FILE (repeatable) as {', '.join(EXPORTS)}; of several runs {', '.join(SERIES_EXPORTS)}"
+    text = f"write FILE/FOLDER (repeatable) as {', '.join(EXPORTS)}; of several {', '.join(SERIES_EXPORTS)}"
     read = argument_type(partial(read_exports, formats=EXPORTS))
     report.add_argument(
         "--export", dest="exports", type=read, action="extend", default=[], metavar="FORMAT:FILE", help=text

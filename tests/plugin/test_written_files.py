@@ -18,7 +18,7 @@ from pytest_dtdispatch.gates.expected import read_results
 from pytest_dtdispatch.plugin.kinds import KINDS, metric_names
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report import exports
-from pytest_dtdispatch.report.exports import FORMATS
+from pytest_dtdispatch.report.exports import FORMATS, Format
 from pytest_dtdispatch.report.page import html_page
 from pytest_dtdispatch.report.run import KEY, ReportedRun, encode_run, read_run
 from tests.plugin_runs import ADDS, IMPORTS, MEASURED, assert_refused, judged, measure, text_of
@@ -46,8 +46,9 @@ def test_same(dtdispatch, a):  # without an op that queries the propagator
 """
 )
 STEP = r"test_it.py::test_step[two\n::error::lines]::two\n::error::lines"
+FILES = [name for name in EXPORTS if name != "repro"]
 TIMED = [name for name in EXPORTS if name != "trace"]
-LATER = sorted(FORMATS.keys() - {"json", "html", "csv"})
+LATER = sorted(FORMATS.keys() - {"json", "html", "csv", "repro"})
 EXPECTED = f"{STEP},misses_per_step,7,0\ngone,misses_per_step,1,0\n"
 
 
@@ -70,7 +71,16 @@ def test_saved_run_exports_like_live_run(
     capsys.readouterr()
     path = pytester.path
     assert main(["report", "saved.json", *(f"--export={name}:saved-{name}" for name in TIMED)]) == 0
-    for name in set(TIMED) - {"html", "markdown"}:  # these contain the name of the file that was read
+    scripts = [
+        {each.name: each.read_text() for each in (path / f"{of}-repro").iterdir()} for of in ("live", "saved")
+    ]
+    assert len(scripts[0]) == 1
+    assert scripts[0] == scripts[1]
+    for name in set(TIMED) - {
+        "html",
+        "markdown",
+        "repro",
+    }:  # the first two contain the name of the saved file
         assert (path / f"live-{name}").read_bytes() == (path / f"saved-{name}").read_bytes(), name
     same = "test_it.py::test_same::is_same_size.default(f32[8,8]S0, f32[8,8]S0)@4"
     numbers = read_results(path / "live-csv", metric_names())
@@ -208,19 +218,21 @@ def outcome_of(result: pytest.RunResult) -> tuple[list[str], str]:
     return [line.rpartition("/")[2] for line in refused], result.outlines[-1]
 
 
-@pytest.mark.parametrize("names", [EXPORTS[::2], EXPORTS[1::2]])
+@pytest.mark.parametrize("names", [FILES[::2], FILES[1::2]])
 def test_raising_writers_leave_other_files(
     names: tuple[str, ...], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in names:
-        monkeypatch.setitem(exports.FORMATS, name, replace(exports.FORMATS[name], text=broken))
-    flags = [f"--dtdispatch-export={each}:{each}" for each in EXPORTS]
+        form = exports.FORMATS[name]
+        assert isinstance(form, Format)
+        monkeypatch.setitem(exports.FORMATS, name, replace(form, text=broken))
+    flags = [f"--dtdispatch-export={each}:{each}" for each in FILES]
     result = measure(pytester, "-ktest_step", *flags)
     refused, last = outcome_of(result)
     assert refused == [*names]
     assert "1 passed" in last
     assert f"{len(names)} files not written" in last
-    assert {path.name for path in pytester.path.iterdir()} & {*EXPORTS} == {*EXPORTS} - {*names}
+    assert {path.name for path in pytester.path.iterdir()} & {*FILES} == {*FILES} - {*names}
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 

@@ -14,8 +14,9 @@ from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.errors import DtDispatchError
 from pytest_dtdispatch.plugin.settings import EXPORTS
 from pytest_dtdispatch.report.exports import FORMATS, RESULT, export_saved
+from pytest_dtdispatch.report.repro import file_name
 from pytest_dtdispatch.report.run import ReportedRun
-from tests.reported_runs import ADD, HITS, hostile_run, row, run_of
+from tests.reported_runs import ADD, HITS, hostile_run, op_row, row, run_of
 from tests.row_ids import number
 
 TRACE = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "step 1", "ts": 0, "dur": 1}]}'
@@ -26,14 +27,14 @@ COUNTED = row(ADD, Samples(State.HIT, (66_000, 66_050), unit=INSTRUCTIONS))
 
 def exported(name: str, run: ReportedRun) -> Any:
     """Export a run in a JSON format, and parse it."""
-    return json.loads(FORMATS[name].text(run)[0])
+    return json.loads(FORMATS[name].render(run, "out")[0])
 
 
 def test_flag_lists_every_format() -> None:
     assert tuple(FORMATS) == EXPORTS
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "repro"])
 def test_earlier_file_format_is_detected_from_its_beginning(name: str) -> None:
     form = FORMATS[name]
     text, output = form.render(run_of(traces=(TRACE,)), "out")
@@ -197,6 +198,27 @@ def test_files_must_differ_and_contain_only_exports(tmp_path: Path) -> None:
     message = r"a\.csv has another format: name another file, or remove it"
     with pytest.raises(DtDispatchError, match=message):
         export_saved(run_of(), [Export("bencher", file)])
+
+
+def test_scripts_are_written_to_a_folder_again(tmp_path: Path) -> None:
+    export, other = Export("repro", tmp_path / "scripts"), tmp_path / "scripts" / "other.py"
+    for _ in range(2):
+        [message] = export_saved(run_of(op_row()), [export])
+        assert message == f"1 script written to {export.path}"
+        other.touch()
+    assert {path.name for path in export.path.iterdir()} == {file_name(f"t.py::test_a::{ADD}"), "other.py"}
+
+
+def test_folder_of_scripts_must_be_writable(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("other")
+    for path, message in (
+        (file, "has another format: name another file"),
+        (tmp_path / "none" / "scripts", "there is no folder"),
+        (tmp_path / ("x" * 300), "cannot be written: File name too long"),
+    ):
+        with pytest.raises(DtDispatchError, match=message):
+            export_saved(run_of(op_row()), [Export("repro", path)])
 
 
 def test_beginning_with_colons_is_searched_once() -> None:

@@ -147,13 +147,13 @@ def test_history_is_not_saved() -> None:
 
 def test_csv_has_every_run() -> None:
     runs = series(3, 2)
-    text, count = FORMATS["csv"].text(newest_of(runs))
+    text, message = FORMATS["csv"].render(newest_of(runs), "out")
     read = [*csv.reader(io.StringIO(text))]
     assert [line[1:] for line in read] == [
         ["dispatch_hit_ns", str(round(figure)), run.started, run.commit, run.where]
         for figure, run in zip((7140, 9464, 9100), runs, strict=True)
     ]
-    assert count == 3
+    assert message == "3 results written to out"
     assert re.match(FORMATS["csv"].begins, text)
 
 

@@ -6,8 +6,8 @@ import itertools
 import operator
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pytest_dtdispatch.core.plain_data import MAX_NUMBER, Natural, Size
 from pytest_dtdispatch.core.signatures import Signature
@@ -334,6 +334,7 @@ class Figures:
         notes: notes that are always printed, such as why there are no figures.
         remarks: notes that only verbose output has, such as why there is no local row.
         tracers: names of tools that made the calls longer, such as coverage; no gate judges such figures.
+        call: the call of an op in Python, as parts of a script by name; empty if it was not recorded.
     """
 
     rounds: Natural = 0
@@ -341,6 +342,7 @@ class Figures:
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     tracers: tuple[str, ...] = ()
+    call: Mapping[str, str] = field(default_factory=dict)
 
 
 def merge(calls: Sequence[Figures]) -> Figures:

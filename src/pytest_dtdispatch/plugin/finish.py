@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_dtdispatch.core.files import checked_target, write_atomic
+from pytest_dtdispatch.core.files import checked_target
 from pytest_dtdispatch.core.parsing import Export
 from pytest_dtdispatch.core.results import name_in_files
 from pytest_dtdispatch.core.store import TestRecord
@@ -117,7 +117,7 @@ def write_files(run: ReportedRun, targets: Sequence[Export], skip_reason: str, l
             if export.is_stdout:
                 log.printed.append(message)
             else:
-                log.notes.append(Span(message))
+                log.notes += map(Span, message.split("\n"))
 
 
 def file_targets(settings: Settings, log: WriteLog) -> list[Export]:
@@ -178,7 +178,7 @@ def _write_whole(export: Export, run: ReportedRun, skip_reason: str) -> str:
     text, message = FORMATS[export.format].render(run, export.target)
     if export.is_stdout:
         return text
-    write_atomic(export.path, text)
+    FORMATS[export.format].write(export.path, text)
     return message
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MARKER = "dtdispatch"
 BACKENDS = ("auto", "fake", "gloo", "nccl", "local")
 METRICS = ("time", "counts", "instructions", "verify")
-EXPORTS = ("csv", "json", "github-action-benchmark", "bencher", "html", "markdown", "trace")
+EXPORTS = ("csv", "json", "github-action-benchmark", "bencher", "html", "markdown", "trace", "repro")
 SERIES_EXPORTS = ("csv", "json", "html", "markdown")  # of several saved runs
 LIMITS = (
     *("misses", "cache_growth", "spec_growth", "redistributes", "implicit", "collectives", "wraps"),
@@ -165,7 +165,7 @@ class Settings:
     export: tuple[Export, ...] = setting(
         (),
         "exports",
-        "write results to FILE, or by markdown:auto to the summary of a GitHub job; may be repeated; formats",
+        "write results to FILE (repro: FOLDER; markdown:auto: a GitHub summary); may be repeated; formats",
         "FORMAT:FILE",
         choices=EXPORTS,
     )

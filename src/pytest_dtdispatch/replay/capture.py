@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
-from pytest_dtdispatch.core.text import show_progress
+from pytest_dtdispatch.core.text import ask, show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.replay.modes import UnnoticedMode
@@ -36,6 +36,7 @@ from pytest_dtdispatch.torchapi.ops import (
     open_modes,
 )
 from pytest_dtdispatch.torchapi.propagator import PlanCaches, ShardingCaches, dispatch_loggers
+from pytest_dtdispatch.torchapi.python_calls import call_in_python
 from pytest_dtdispatch.torchapi.signatures import signature_of, signature_of_conversion, spec_notes
 from pytest_dtdispatch.torchapi.tensors import (
     group_backend,
@@ -269,9 +270,11 @@ class SignatureCapture(ConversionCapture):
             return call.run()
         self._begin(signature)
         notes = spec_notes(call.leaves)  # first: an op may resize its out=
+        with modes_disabled():
+            python = ask(call_in_python, call, dict[str, str]())
         result, ran = run_op(call)
         figures = ran.measure(self._caches, self._plan)
-        figures = replace(figures, notes=(*notes, *figures.notes))
+        figures = replace(figures, notes=(*notes, *figures.notes), call=python)
         self._results.enter(signature, figures, group_backend(signature.device))
         return result
 

@@ -21,6 +21,7 @@ from pytest_dtdispatch.gates.expected import results_text
 from pytest_dtdispatch.report.data import FORMAT, run_text
 from pytest_dtdispatch.report.history import history_sections
 from pytest_dtdispatch.report.page import TITLE, html_page, require_jinja
+from pytest_dtdispatch.report.repro import ScriptFolder
 from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import print_text
 from pytest_dtdispatch.report.summary import summary
@@ -146,6 +147,7 @@ class Format:
     text: Callable[[ReportedRun], tuple[str, int]]
     unit: str = "result"
     nothing: str = "no result has a figure"
+    write = staticmethod(write_atomic)
 
     def render(self, run: ReportedRun, target: str) -> tuple[str, str]:
         """Render a run; return the text and a message with the number of items.
@@ -163,7 +165,7 @@ class Format:
 
 
 TEXT = r'"(?:[^"\\]|\\.)*"'  # a JSON string; the match is unique, so that matching never backtracks for long
-FORMATS: Mapping[str, Format] = {
+FORMATS: Mapping[str, Format | ScriptFolder] = {
     "csv": Format(RESULT, csv),
     "json": Format(rf'\{{"format":"{FORMAT}"', run_text),
     "github-action-benchmark": Format(rf'\[\s*\{{\s*"name": {TEXT},\s*"unit":', github_benchmark, "figure"),
@@ -173,6 +175,7 @@ FORMATS: Mapping[str, Format] = {
     "trace": Format(
         rf'\{{"otherData": \{{"format": "{TRACE_FORMAT}"', trace, "event", "no steps were counted"
     ),
+    "repro": ScriptFolder(),
 }
 
 
@@ -180,8 +183,9 @@ def check_export(export: Export) -> None:
     """Check that the file of an export can be written, before anything is measured or written."""
     if export.format == "html":
         require_jinja()
+    is_folder = export.format == "repro" and os.path.isdir(export.path)  # noqa: PTH112 (is_dir may raise)
     if not export.is_stdout:
-        checked_target(export.path, FORMATS[export.format].begins)
+        checked_target(export.path / "repro" if is_folder else export.path, FORMATS[export.format].begins)
 
 
 def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
@@ -195,5 +199,5 @@ def export_saved(run: ReportedRun, exports: Sequence[Export]) -> list[str]:
         if export.is_stdout:
             print_text(text)
         else:
-            write_atomic(export.path, text)
+            FORMATS[export.format].write(export.path, text)
     return [message for export, _, message in rendered if not export.is_stdout]

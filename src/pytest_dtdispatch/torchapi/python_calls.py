@@ -1,0 +1,57 @@
+"""Calls of ops in Python, as scripts build them."""
+
+from __future__ import annotations
+
+import re
+from traceback import walk_stack
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from pytest_dtdispatch.torchapi.calls import OpCall
+from pytest_dtdispatch.torchapi.tensors import PLAIN_TYPES, DTensorSpec, is_tensor, local_of
+
+REBUILT = {DTensor, *PLAIN_TYPES, Shard, Replicate, Partial, _StridedShard}
+VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def call_in_python(call: OpCall) -> dict[str, str]:
+    """Return parts of a script that builds a call; text in angle brackets marks what it cannot build.
+
+    Tensors have numbers, shapes, strides and placements, but no values. ``frames`` is the size of the stack,
+    which a miss records: a file on it takes as long as two to three frames, as torch checks it for changes.
+    """
+    mesh, func = call.mesh, call.func
+    op = f"<the values for {func}>" if VALUE_TAGS & {*func.tags} else f"torch.ops.{func}"
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(map(id, call.tensors)))}
+    kwargs = [f"{name}={_python(value, mesh, numbers)}" for name, value in call.kwargs.items()]
+    files = [frame.f_code.co_filename for frame, _ in walk_stack(None)]
+    return {
+        "call": ", ".join([op, *(_python(value, mesh, numbers) for value in call.args), *kwargs]),
+        "group": f"rank={mesh.mesh.flatten().tolist().index(mesh.get_rank())}, world_size={mesh.size()}",
+        "mesh": f"{mesh.device_type!r}, {tuple(mesh.shape)}, mesh_dim_names={mesh.mesh_dim_names}",
+        "frames": str(len(files) + 5 * len({*files}) // 2),
+    }
+
+
+def _python(value: Any, mesh: Any, numbers: dict[int, int]) -> str:
+    if is_tensor(value):
+        return _tensor(value, mesh, numbers[id(value)])
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_python(each, mesh, numbers) for each in value)}]"
+    return repr(value)
+
+
+def _tensor(tensor: Any, mesh: Any, number: int) -> str:
+    local, spec = local_of(tensor), getattr(tensor, "_spec", None)
+    kinds = {type(tensor), type(local), *map(type, spec.placements if spec else ())}
+    if kinds - REBUILT or local.device.type != mesh.device_type or local.is_conj() or local.is_neg():
+        return f"<a {type(local).__name__} on {local.device} in a {type(tensor).__name__}: {spec}>"
+    # A view may leave a spec that treats strided shards in another way.
+    if spec and (spec.shape != tensor.shape or spec != DTensorSpec(mesh, spec.placements, spec.tensor_meta)):
+        return "<a DTensor on another mesh, or with a spec that DTensor.from_local does not create>"
+    of_dtensor = [[*spec.placements], tuple(spec.shape), tuple(spec.stride)] if spec else []
+    text = ", ".join(map(str, [number, local.dtype, tuple(local.shape), local.stride(), *of_dtensor]))
+    return re.sub(r"Partial\((\w+)\)", r"Partial('\1')", f"tensor({text})").replace("sf=", "split_factor=")

@@ -1,0 +1,162 @@
+"""Calls of ops in Python rebuild equal calls; other calls are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf, nan
+from typing import Any
+
+import pytest
+import torch
+from torch import device
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from pytest_dtdispatch.meshes.groups import fake_mesh
+from pytest_dtdispatch.report.repro import PYTHON
+from pytest_dtdispatch.torchapi.calls import OpCall
+from pytest_dtdispatch.torchapi.ops import tree_leaves
+from pytest_dtdispatch.torchapi.python_calls import call_in_python
+
+pytestmark = pytest.mark.torch
+aten = torch.ops.aten
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[DeviceMesh]:
+    with fake_mesh((2, 2), dim_names=("dp", "tp")) as found:
+        yield found
+
+
+def local(mesh: DeviceMesh, tensor: torch.Tensor, *placements: Any, **full: Any) -> DTensor:
+    return DTensor.from_local(tensor, mesh, placements, run_check=False, **full)
+
+
+def arguments_of(
+    mesh: DeviceMesh, func: Any, *args: Any, **kwargs: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Rebuild a call from its Python, and return its arguments; tensors become their properties."""
+    parts = call_in_python(OpCall(func, args, kwargs))
+    assert all(map(PYTHON.fullmatch, parts.values())), parts
+    numbers = list[int]()
+
+    def tensor(number: int, *properties: Any) -> tuple[Any, ...]:
+        numbers.append(number)
+        return properties
+
+    def partial(op: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        assert op is func
+        return args, kwargs
+
+    names = {"torch": torch, "device": device, "inf": inf, "nan": nan, "tensor": tensor, "partial": partial}
+    names |= {"Shard": Shard, "Replicate": Replicate, "Partial": Partial, "_StridedShard": _StridedShard}
+    found: tuple[tuple[Any, ...], dict[str, Any]] = eval(f"partial({parts['call']})", names)
+    tensors = [each for each in tree_leaves([args, kwargs]) if isinstance(each, torch.Tensor)]
+    assert [[*map(id, tensors)].index(id(each)) for each in tensors] == [
+        numbers.index(each) for each in numbers
+    ]
+    return found
+
+
+def properties(tensor: Any) -> tuple[Any, ...]:
+    if not isinstance(tensor, DTensor):
+        return tensor.dtype, tuple(tensor.shape), tensor.stride()
+    own = tensor.to_local()
+    return (
+        own.dtype,
+        tuple(own.shape),
+        own.stride(),
+        [*tensor.placements],
+        tuple(tensor.shape),
+        tensor.stride(),
+    )
+
+
+@pytest.mark.parametrize(
+    "placements",
+    [
+        (Shard(0), Replicate()),
+        (Shard(1), Shard(0)),
+        (Partial("max"), Partial("max")),
+        (Replicate(), Shard(1)),
+    ],
+)
+def test_tensor_has_its_shapes_strides_and_placements(mesh: DeviceMesh, placements: Any) -> None:
+    shard = local(mesh, torch.rand(6, 4).t(), *placements)
+    assert arguments_of(mesh, aten.add.Tensor, shard, shard) == ((properties(shard),) * 2, {})
+
+
+def test_uneven_strided_and_empty_shards_are_recorded(mesh: DeviceMesh) -> None:
+    uneven = distribute_tensor(torch.rand(3, 5), mesh, [Shard(1), Shard(0)])
+    expanded = local(mesh, torch.rand(1, 4).expand(6, 4), Replicate(), Replicate())
+    strided = local(mesh, torch.rand(2, 4), _StridedShard(0, split_factor=2), Shard(0))
+    empty = local(mesh, torch.rand(0, 4), Shard(0), Replicate(), shape=torch.Size((1, 4)), stride=(4, 1))
+    for tensor in (uneven, expanded, strided, empty):
+        assert arguments_of(mesh, aten.neg.default, tensor) == ((properties(tensor),), {})
+
+
+def test_other_arguments_keep_their_values(mesh: DeviceMesh) -> None:
+    a = local(mesh, torch.rand(4, 4), Shard(0), Replicate())
+    plain = torch.zeros(2, dtype=torch.int64)
+    found, _ = arguments_of(mesh, aten.index_put.default, a, [None, plain], a)
+    assert found == (properties(a), [None, properties(plain)], properties(a))
+    values: dict[str, Any] = {
+        "dtype": torch.float64,
+        "device": device("cpu"),
+        "memory_format": torch.preserve_format,
+    }
+    assert arguments_of(mesh, aten._to_copy.default, a, **values)[1] == values
+    scalars = [-inf, 1e-05, True, None, "mean", -3, [1, 2]]
+    assert [*arguments_of(mesh, aten.add.Tensor, a, *scalars)[0][1:]] == scalars
+
+
+def test_mesh_and_rank_are_recorded(mesh: DeviceMesh) -> None:
+    a = local(mesh["tp"], torch.rand(4, 4), Shard(0))
+    parts = call_in_python(OpCall(aten.neg.default, (a,)))
+    assert parts["group"] == "rank=0, world_size=2"
+    assert parts["mesh"] == "'cpu', (2,), mesh_dim_names=('tp',)"
+    assert int(parts["frames"]) > 30
+
+
+def test_strided_shards_of_a_view_are_marked(mesh: DeviceMesh) -> None:
+    """Torch plans them unlike strided shards from ``from_local``, where it has them at all."""
+    flat: Any = local(mesh, torch.rand(2, 4, 8), Replicate(), Shard(1)).flatten(0, 1)
+    text = call_in_python(OpCall(aten.neg.default, (flat,)))["call"]
+    assert bool(PYTHON.fullmatch(text)) is (_StridedShard not in map(type, flat.placements))
+
+
+@pytest.mark.parametrize(
+    ("case", "marked"),
+    [
+        ("generator", "<torch._C.Generator object"),
+        ("subclass", "<a Two on cpu in a Two: None>"),
+        ("mask", "in a DTensor"),
+        ("mesh", "<a DTensor on another mesh"),
+        ("spec", "with a spec that DTensor.from_local does not create>"),
+        ("values", "<the values for aten.nonzero.default>"),
+        ("namespace", "torch.ops._c10d_functional.wait_tensor.default"),
+    ],
+)
+def test_call_that_cannot_be_built_is_marked(mesh: DeviceMesh, case: str, marked: str) -> None:
+    class Two(torch.Tensor):
+        pass
+
+    class Mask(Partial):
+        pass
+
+    a = local(mesh, torch.rand(4, 4), Shard(0), Replicate())
+    resized = local(mesh, torch.rand(4, 4), Replicate(), Replicate())
+    resized.data = local(mesh, torch.rand(2, 2), Replicate(), Replicate())
+    calls: dict[str, OpCall] = {
+        "generator": OpCall(aten.uniform_.default, (a,), {"generator": torch.Generator()}),
+        "subclass": OpCall(aten.add.Tensor, (a, torch.rand(4).as_subclass(Two))),
+        "mask": OpCall(aten.neg.default, (local(mesh, torch.rand(4), Mask(), Replicate()),)),
+        "mesh": OpCall(aten.add.Tensor, (a, local(mesh["tp"], torch.rand(4, 4), Shard(0)))),
+        "spec": OpCall(aten.neg.default, (resized,)),
+        "values": OpCall(aten.nonzero.default, (a,)),
+        "namespace": OpCall(torch.ops._c10d_functional.wait_tensor.default, (a,)),
+    }
+    text = call_in_python(calls[case])["call"]
+    assert marked in text
+    assert not PYTHON.fullmatch(text)
