@@ -62,6 +62,12 @@ def test_script_builds_the_recorded_call() -> None:
     assert ast.unparse(assigned(script, "mesh")) == f"dist.init_device_mesh({CALL['mesh']})"
 
 
+def test_ops_of_torch_have_scripts() -> None:
+    for op in ("aten.neg.default", "prims.abs.default"):
+        [script] = exported(op_row(call=f"torch.ops.{op}, {SHARD}"))[0].values()
+        assert ast.unparse(assigned(script, "call").args[0]) == f"torch.ops.{op}"
+
+
 def test_script_names_row_torch_and_figures() -> None:
     [script] = exported(op_row())[0].values()
     header = [line for line in script.splitlines() if line.startswith("#")]

@@ -21,7 +21,7 @@ MAX_TENSORS = 7  # in a script of 60 lines
 CLOCKS = {Clock.WALL: "perf_counter_ns", Clock.CPU: "thread_time_ns"}
 # Python that scripts may contain, as a saved run is untrusted. The names of torch are of dtypes and formats.
 PYTHON = re.compile(
-    r"(torch\.ops\.aten\.\w+\.\w+)?(tensor\(|Shard\(|Replicate\(|Partial\(|_StridedShard\(|device\(|\w+=|"
+    r"(torch\.ops\.(aten|prims)\.\w+\.\w+)?(tensor\(|Shard\(|Replicate\(|Partial\(|_StridedShard\(|device\(|\w+=|"
     r"torch\.(b?float|complex|u?int|bool|strided|\w+_format)\w*|'[\w:./-]*'|None\b|True\b|False\b|"
     r"[ ,()\[\]]|-?(inf\b|nan\b|\d+(\.\d+)?(e[-+]?\d+)?(?![\w.])))*"
 )
