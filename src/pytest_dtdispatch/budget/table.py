@@ -35,8 +35,9 @@ REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
 PYTHON = (Part.DDP, Part.PIPELINE, Part.MODULES, Part.OPTIMIZER, Part.OTHER)  # parts outside of ops
 OWN = (Part.LOCAL, Part.OTHER)  # parts that are the program's own: DTensor cannot reduce them
-# Of a brief view: changes of each class, causes of redistributions, and the smallest share on its own.
-MAX_CHANGES, MAX_CAUSES, MIN_PART = 2, 3, 0.03
+# Of a brief view: changes of each class, causes of redistributions, and the smallest shares on their own in
+# the line of shares and in the table.
+MAX_CHANGES, MAX_CAUSES, MIN_PART, LARGE_PART = 2, 3, 0.03, 0.1
 MAX_LINES = 10  # of each division, unless all are requested
 
 
@@ -44,14 +45,13 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
     """Render the budgets of each test."""
     every = [(test, budget) for test, of_test in budgets.items() for budget in of_test]
     blocks = tuple(block for test, budget in every for block in _blocks(test, budget, view))
-    legend = "-v: parts, phases, lines, modules, ops"
-    if _has_tables(view):
-        legend = (
-            "Budget: measured is the median of undisturbed steps without waits for a core. Parts come from "
-            "profiled steps, run alternately with plain ones. unexplained: measured less all parts."
-        )
+    legend = (
+        "Budget: measured is the median of undisturbed steps without waits for a core. Parts come from "
+        "profiled steps, run alternately with plain ones. unexplained: measured less all parts."
+    )
+    of_share = "of measured, ~ if noisy" if _has_all(view) else "of measured; -v: phases, lines, modules, ops"
     meanings = {
-        "share": "of measured, ~ if noisy",
+        "share": of_share,
         "mostly": "its largest parts",
         "profiler": "the profiler's own cost, already subtracted, or added if it is below 0; modelled: it is "
         "more than a tenth of the part",
@@ -59,7 +59,7 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
     return Document(blocks, legend, meanings, _worst_text(every))
 
 
-def _has_tables(view: View) -> bool:
+def _has_all(view: View) -> bool:
     return view.verbose or view.for_page
 
 
@@ -107,8 +107,7 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
         causes = by_cause([map(with_short_path, budget.redistributions)], view.each_layer)
         for cause in view.listed(causes, " causes", MAX_CAUSES):
             yield paragraph(cause, indent=2, hanging=1)
-    if _has_tables(view):
-        yield _parts_table(budget, view)
+    yield _parts_table(budget, view)
     yield from _notes(budget, view)
     if view.verbose:
         yield from _breakdowns(budget, view)
@@ -280,8 +279,12 @@ def _bar(title: str, budget: Budget, whole_ns: float) -> StackedBar:
 
 
 def _parts_table(budget: Budget, view: View) -> Table:
-    """Render the parts of a step; a verbose view adds the cost of profiling."""
+    """Render the parts of a step, in a brief view the large ones; a verbose view has the cost of profiling."""
     figures = dict(sorted(budget.parts.items(), key=lambda item: -item[1]))
+    small = [part for part, ns in figures.items() if abs(ns) < LARGE_PART * budget.measured_ns]
+    if len(small) > 1 and not _has_all(view):
+        small_ns = sum(figures.pop(part) for part in small)
+        figures[f"{len(small)} smaller parts"] = small_ns
     if budget.steps:
         figures[REST] = budget.unexplained_ns
     figures["measured"] = budget.measured_ns
