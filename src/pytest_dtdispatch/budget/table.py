@@ -279,7 +279,7 @@ def _bar(title: str, budget: Budget, whole_ns: float) -> StackedBar:
 
 
 def _parts_table(budget: Budget, view: View) -> Table:
-    """Render the parts of a step, in a brief view the large ones; a verbose view has the cost of profiling."""
+    """Render the parts of a step, in a brief view the large ones; a verbose view adds costs of profiling."""
     figures = dict(sorted(budget.parts.items(), key=lambda item: -item[1]))
     small = [part for part, ns in figures.items() if abs(ns) < LARGE_PART * budget.measured_ns]
     if len(small) > 1 and not _has_all(view):
