@@ -13,8 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.meshes.groups import fake_mesh
+from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.report.repro import PYTHON
+from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.torchapi import python_calls
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.python_calls import call_in_python
@@ -135,6 +139,7 @@ def test_strided_shards_of_a_view_are_marked(mesh: DeviceMesh) -> None:
         ("mesh", "<a DTensor on another mesh"),
         ("spec", "with a spec that DTensor.from_local does not create>"),
         ("values", "<the values for aten.nonzero.default>"),
+        ("sparse", "<a Tensor on cpu"),
         ("namespace", "torch.ops._c10d_functional.wait_tensor.default"),
     ],
 )
@@ -154,9 +159,23 @@ def test_call_that_cannot_be_built_is_marked(mesh: DeviceMesh, case: str, marked
         "mask": OpCall(aten.neg.default, (local(mesh, torch.rand(4), Mask(), Replicate()),)),
         "mesh": OpCall(aten.add.Tensor, (a, local(mesh["tp"], torch.rand(4, 4), Shard(0)))),
         "spec": OpCall(aten.neg.default, (resized,)),
+        "sparse": OpCall(aten.add.Tensor, (a, torch.eye(4).to_sparse())),
         "values": OpCall(aten.nonzero.default, (a,)),
         "namespace": OpCall(torch.ops._c10d_functional.wait_tensor.default, (a,)),
     }
     text = call_in_python(calls[case])["call"]
     assert marked in text
     assert not PYTHON.fullmatch(text)
+
+
+def test_error_of_a_signal_handler_is_raised(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LateError(Exception):
+        pass
+
+    def interrupted(*args: object) -> str:
+        raise LateError
+
+    monkeypatch.setattr(python_calls, "local_of", interrupted)
+    a = local(mesh, torch.rand(4, 4), Shard(0), Replicate())
+    with pytest.raises(LateError), SignatureCapture(ResultStore(), Plan(rounds=1, repeat=1)):
+        a + a

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
-from pytest_dtdispatch.core.text import ask, show_progress
+from pytest_dtdispatch.core.text import show_progress
 from pytest_dtdispatch.errors import MeasurementError, warn
 from pytest_dtdispatch.replay.guard import MeasurementLock, refuse_elsewhere
 from pytest_dtdispatch.replay.modes import UnnoticedMode
@@ -271,7 +271,7 @@ class SignatureCapture(ConversionCapture):
         self._begin(signature)
         notes = spec_notes(call.leaves)  # first: an op may resize its out=
         with modes_disabled():
-            python = ask(call_in_python, call, dict[str, str]())
+            python = call_in_python(call)
         result, ran = run_op(call)
         figures = ran.measure(self._caches, self._plan)
         figures = replace(figures, notes=(*notes, *figures.notes), call=python)

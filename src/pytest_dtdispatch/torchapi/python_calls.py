@@ -10,6 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.tensors import PLAIN_TYPES, DTensorSpec, is_tensor, local_of
 
@@ -22,7 +23,15 @@ def call_in_python(call: OpCall) -> dict[str, str]:
 
     Tensors have numbers, shapes, strides and placements, but no values. ``frames`` is the size of the stack,
     which a miss records: a file on it takes as long as two to three frames, as torch checks it for changes.
+    Empty on a mesh without this rank, for example. Errors of a signal handler are raised.
     """
+    try:
+        return _parts(call)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return {}
+
+
+def _parts(call: OpCall) -> dict[str, str]:
     mesh, func = call.mesh, call.func
     op = f"<the values for {func}>" if VALUE_TAGS & {*func.tags} else f"torch.ops.{func}"
     numbers = {each: number for number, each in enumerate(dict.fromkeys(map(id, call.tensors)))}
@@ -41,13 +50,14 @@ def _python(value: Any, mesh: Any, numbers: dict[int, int]) -> str:
         return _tensor(value, mesh, numbers[id(value)])
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_python(each, mesh, numbers) for each in value)}]"
-    return repr(value)
+    return ask(repr, value, "<a value without a text>")
 
 
 def _tensor(tensor: Any, mesh: Any, number: int) -> str:
     local, spec = local_of(tensor), getattr(tensor, "_spec", None)
     kinds = {type(tensor), type(local), *map(type, spec.placements if spec else ())}
-    if kinds - REBUILT or local.device.type != mesh.device_type or local.is_conj() or local.is_neg():
+    is_dense = local.layout is torch.strided and not (local.is_conj() or local.is_neg())
+    if kinds - REBUILT or local.device.type != mesh.device_type or not is_dense:
         return f"<a {type(local).__name__} on {local.device} in a {type(tensor).__name__}: {spec}>"
     # A view may leave a spec that treats strided shards in another way.
     if spec and (spec.shape != tensor.shape or spec != DTensorSpec(mesh, spec.placements, spec.tensor_meta)):
