@@ -22,6 +22,7 @@ from pytest_dtdispatch.torchapi import python_calls
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.ops import tree_leaves
 from pytest_dtdispatch.torchapi.python_calls import call_in_python
+from tests.probes import head_product_error
 
 pytestmark = pytest.mark.torch
 aten = torch.ops.aten
@@ -125,6 +126,8 @@ def test_mesh_and_rank_are_recorded(mesh: DeviceMesh) -> None:
 
 def test_strided_shards_of_a_view_are_marked(mesh: DeviceMesh) -> None:
     """Torch plans them unlike strided shards from ``from_local``, where it has them at all."""
+    if missing := head_product_error(mesh["tp"]):  # which flattens a sharded dimension too
+        pytest.skip(missing)
     flat: Any = local(mesh, torch.rand(2, 4, 8), Replicate(), Shard(1)).flatten(0, 1)
     text = call_in_python(OpCall(aten.neg.default, (flat,)))["call"]
     assert bool(PYTHON.fullmatch(text)) is (_StridedShard not in map(type, flat.placements))
