@@ -49,7 +49,9 @@ def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
         "Budget: measured is the median of undisturbed steps without waits for a core. Parts come from "
         "profiled steps, run alternately with plain ones. unexplained: measured less all parts."
     )
-    of_share = "of measured, ~ if noisy" if _has_all(view) else "of measured; -v: phases, lines, modules, ops"
+    of_share = "of measured, ~ if noisy"
+    if not _has_all(view):
+        of_share = "of measured; -v: parts, phases, lines, modules, ops"
     meanings = {
         "share": of_share,
         "mostly": "its largest parts",
@@ -204,17 +206,22 @@ def all_parts(budget: Budget) -> dict[str, float]:
 
 def _shares_text(budget: Budget) -> str:
     """Format the length of a step and its shares, the largest first; small ones are merged."""
-    sums, least_ns = _by_family(budget.parts), MIN_PART * budget.measured_ns
-    small = [part for part, ns in sums.items() if abs(ns) < least_ns]
-    small_ns = sum(sums.pop(part) for part in small) if len(small) > 1 else 0
-    shown = dict(sums.most_common())
-    if len(small) > 1:
-        shown[f"{len(small)} small parts"] = small_ns
+    shown = _merged(_by_family(budget.parts), MIN_PART * budget.measured_ns, "small")
     if budget.steps:
-        shown[REST] = round(budget.unexplained_ns)
+        shown[REST] = budget.unexplained_ns
     scatter = f" +-{budget.scatter:.0%}" if budget.steps else ""
     shares = ", ".join(f"{part} {_percent(ns, budget, 0)}" for part, ns in shown.items())
     return f"{short(budget.measured_ns, UNITS)}{scatter}: {shares}"
+
+
+def _merged(parts: Mapping[str, float], least_ns: float, size: str) -> dict[str, float]:
+    """Return the nanoseconds of parts, the largest first; several small ones are merged into one."""
+    ordered = dict(sorted(parts.items(), key=lambda item: -item[1]))
+    small = [part for part, ns in ordered.items() if abs(ns) < least_ns]
+    if len(small) < 2:
+        return ordered
+    small_ns = sum(ordered.pop(part) for part in small)
+    return {**ordered, f"{len(small)} {size} parts": small_ns}
 
 
 def before_and_after(title: str, before: Budget, after: Budget, about_before: str) -> Iterator[Block]:
@@ -280,11 +287,7 @@ def _bar(title: str, budget: Budget, whole_ns: float) -> StackedBar:
 
 def _parts_table(budget: Budget, view: View) -> Table:
     """Render the parts of a step, in a brief view the large ones; a verbose view adds costs of profiling."""
-    figures = dict(sorted(budget.parts.items(), key=lambda item: -item[1]))
-    small = [part for part, ns in figures.items() if abs(ns) < LARGE_PART * budget.measured_ns]
-    if len(small) > 1 and not _has_all(view):
-        small_ns = sum(figures.pop(part) for part in small)
-        figures[f"{len(small)} smaller parts"] = small_ns
+    figures = _merged(budget.parts, 0 if _has_all(view) else LARGE_PART * budget.measured_ns, "smaller")
     if budget.steps:
         figures[REST] = budget.unexplained_ns
     figures["measured"] = budget.measured_ns
