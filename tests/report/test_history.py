@@ -79,7 +79,7 @@ def test_other_machines_and_metrics_have_their_own_series() -> None:
     first, second = series_of(runs)
     assert [len(each.runs) for each in (first, second)] == [6, 3]
     assert [each.title for each in (first, second)] == ["time", "time; CPU: other then, this now"]
-    assert [[change.run for change in each.changes] for each in (first, second)] == [[3], []]
+    assert [[change.run for change in each.changes()] for each in (first, second)] == [[3], []]
     counted = [replace(run, environment={**here, "metric": "counts"}) for run in runs[:2]]
     assert len([*series_of([*runs, *counted])]) == 3
 

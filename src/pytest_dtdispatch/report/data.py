@@ -70,7 +70,7 @@ def _history(runs: Iterable[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Yield the changes of rows over runs, each with its first changed run."""
     for series in series_of(runs):
         numbered = [*series.runs.items()]
-        for change in series.changes:
+        for change in series.changes():
             n, run = numbered[change.run]
             about = {"run": n, "series": series.title, **select(run, "where", "started", "commit")}
             yield {**about, **select(change, "is_confirmed", "figures"), **_verdict(change.verdict)}

@@ -30,21 +30,24 @@ LEGEND = "Figures: least samples. ?: not yet confirmed, with only one run before
 
 @dataclass(frozen=True)
 class Series:
-    """Runs of one environment and metric, with the changes of their rows.
+    """Runs of one environment and metric.
 
     Args:
         runs: its runs by number, the oldest first. All runs of a report are numbered by time, from 1.
-        changes: changes of its rows.
         title: metric, and differences from the environment of the newest run.
     """
 
     runs: Mapping[int, ReportedRun]
-    changes: Sequence[RowChange]
     title: str
+
+    def changes(self) -> list[RowChange]:
+        """Find the changes of its rows."""
+        runs = [*self.runs.values()]
+        return series_changes([*map(_figures, runs)], runs[-1].thresholds)
 
 
 def series_of(runs: Iterable[ReportedRun]) -> Iterator[Series]:
-    """Group runs by environment, that of the newest run first, and find the changes of their rows."""
+    """Group runs by environment, that of the newest run first."""
     ordered = dict(enumerate(sorted(runs, key=ReportedRun.order), start=1))
     newest = ordered[len(ordered)].environment
     names = (*COMPARABLE, "metric")
@@ -53,8 +56,7 @@ def series_of(runs: Iterable[ReportedRun]) -> Iterator[Series]:
         last = ordered[numbers[-1]]
         differences = environment_differences(last.environment, newest)
         title = "; ".join((last.environment.get("metric", "unknown metric"), *differences))
-        changes = series_changes([_figures(ordered[n]) for n in numbers], last.thresholds)
-        yield Series({n: ordered[n] for n in numbers}, changes, title)
+        yield Series({n: ordered[n] for n in numbers}, title)
 
 
 def _figures(run: ReportedRun) -> RunFigures:
@@ -67,10 +69,10 @@ def changes_document(runs: Iterable[ReportedRun]) -> Document:
     """Render the changes of rows by run, the oldest first."""
     blocks: list[Block] = []
     for series in series_of(runs):
-        numbered = [*series.runs.items()]
-        text = f"{plural(len(series.changes), 'change')} in {plural(len(numbered), 'run')} ({series.title})"
+        numbered, found = [*series.runs.items()], series.changes()
+        text = f"{plural(len(found), 'change')} in {plural(len(numbered), 'run')} ({series.title})"
         blocks.append(paragraph(text, Tone.STRONG))
-        for position, changes in grouped((each.run, each) for each in series.changes).items():
+        for position, changes in grouped((each.run, each) for each in found).items():
             n, run = numbered[position]
             details = ", ".join(filter(None, (f"run {n}", run.commit, run.started[:MINUTE])))
             lines = grouped((each.verdict.row.test, _change_line(each)) for each in changes)
