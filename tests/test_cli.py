@@ -35,6 +35,7 @@ COMMANDS = "ab, expected, report, skill, watch"
         (["watch", "--budget=3", "a.py"], "argument --budget: ignored explicit argument '3'"),
         (["watch", "--budge", "--nonsense", "a.py"], "unrecognized arguments: --nonsense\n"),
         (["watch", "--budjet", "a.py"], "unrecognized arguments: --budjet; did you mean --budget?\n"),
+        (["watch", "--stop", "a.py"], "watch --stop has no limits: add --max, such as --max misses=0\n"),
         (["watch", "--max", "misses=0"], "one of the arguments SCRIPT.py -m is required"),
         (
             ["watch", "--max", "collectives=0", "a.py"],

@@ -128,6 +128,8 @@ def _watch(words: list[str]) -> int:
         cut = words.index("--") + 2
     options = _read(["watch", *words[:cut]])
     most = {name: number for limits in options.max for name, number in limits.items()}
+    if options.stop and not most:
+        raise DtDispatchError("watch --stop has no limits: add --max, such as --max misses=0")
     from pytest_dtdispatch.watch.script import watch_module, watch_script
 
     watch, name = (watch_module, options.module) if options.module else (watch_script, options.script)

@@ -262,8 +262,11 @@ def test_stop_raises_once_at_the_end_of_a_step(mesh: DeviceMesh) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max": "wraps=0"}, r"^max='wraps=0' is not a list of limits .* of misses, cache_growth$"),
-        ({"stop": True}, "^stop without limits: pass max, such as misses=0$"),
+        (
+            {"max": "wraps=0"},
+            r"^StepWatch: max='wraps=0' is not a list of limits .* of misses, cache_growth$",
+        ),
+        ({"stop": True}, r"^StepWatch\(stop=True\) has no limits: pass max, such as misses=0$"),
         ({"warmup": -1}, r"^StepWatch\(\): warmup=-1 is not a whole number of at least 0$"),
     ],
 )

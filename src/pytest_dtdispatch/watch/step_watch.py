@@ -181,8 +181,8 @@ class StepWatch:
         if warmup is not None:
             check_count("warmup", warmup, 0, "StepWatch")
         if stop and not max:
-            raise MeasurementError("stop without limits: pass max, such as misses=0")
-        most = {} if max is None else read_argument("max", max, read_step_limits, MeasurementError)
+            raise MeasurementError("StepWatch(stop=True) has no limits: pass max, such as misses=0")
+        most = {} if max is None else read_argument("StepWatch: max", max, read_step_limits, MeasurementError)
         self._limits = Limits(most, warmup, stop)
         self._is_ending = False
         self.violation: Violation | None = None
