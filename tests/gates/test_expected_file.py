@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pytest_dtdispatch.core.measurement import Figures, Samples, State
-from pytest_dtdispatch.core.results import MetricValue, name_in_files, row_key, row_metrics
+from pytest_dtdispatch.core.results import MetricValue, name_in_files, plain_name, row_key, row_metrics
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import Signature
 from pytest_dtdispatch.core.store import ResultStore
@@ -45,7 +45,7 @@ RESULTS = some.lists(
     unique_by=lambda result: (name_in_files(result.row), result.metric),
 )
 ROWS = some.lists(
-    some.builds(ExpectedRow, NAMES, METRIC, VALUE, some.floats(0, 1), some.just("") | NAMES),
+    some.builds(ExpectedRow, NAMES, METRIC, VALUE, some.floats(0, 1), some.just("") | NAMES.map(plain_name)),
     unique_by=lambda row: (row.name, row.metric),
 )
 
