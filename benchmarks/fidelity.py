@@ -143,7 +143,7 @@ def least(turns: Sequence[Figures]) -> Figures:
 
 
 def ops(owner: ProcessGroupOwner) -> dict[str, Callable[[], Any]]:
-    """Return eight ops by name on a mesh of one dimension, and three on larger meshes."""
+    """Return nine ops by name on a mesh of one dimension, and three on larger meshes."""
     shapes = ((2, 4), (2, 2, 2), (4,))  # the largest first, as all are of one process group
     two, three, mesh = (owner.mesh(MeshSpec(shape, "cpu", "fake")) for shape in shapes)
     a = distribute_tensor(torch.rand(512, 512), mesh, [Shard(0)])
@@ -159,6 +159,7 @@ def ops(owner: ProcessGroupOwner) -> dict[str, Callable[[], Any]]:
         "sum 10x10": lambda: b.sum(),
         "softmax 10x10": lambda: torch.ops.aten._softmax(b, 0, False),
         "_foreach_add 2 x 10x10": lambda: torch._foreach_add([b, b], [b, b]),
+        "argmax 512x512 Shard(0)": lambda: a.argmax(1),
         "cat 16x16 on 2x4": lambda: torch.cat([c, c], 1),
         "exp 16x16 on 2x2x2": lambda: d.exp(),
         "add 16x16 on 2x2x2": lambda: d + d,

@@ -12,10 +12,12 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from pytest_dtdispatch.core.measurement import Measurement, State
+from pytest_dtdispatch.core.measurement import Measurement, State, Unit
 from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.replay.capture import SignatureCapture
 from pytest_dtdispatch.rounds.plan import Plan
+from pytest_dtdispatch.rounds.sampler import Sampler
+from pytest_dtdispatch.torchapi.observe import CONVERTERS
 from pytest_dtdispatch.torchapi.tensors import wait_for
 from pytest_dtdispatch.watch.time_capture import TimeCaptureMode
 from tests.measured_runs import FEW, Make, captured
@@ -114,6 +116,31 @@ def test_row_of_an_op_notes_its_redistribution(shard: Make) -> None:
     [(label, row)] = rows(lambda: a @ b).items()
     assert label == "mm.default(f32[8,8]S0, f32[8,8]S0)@4"
     assert row.figures.notes == ("redistributes f32[8,8]S0 -> R",)
+
+
+class Codes(Sampler):
+    """Records the code of all functions that convert, at each repetition."""
+
+    name, unit = "codes", Unit("codes", is_time=False, steady="codes")
+
+    def __init__(self) -> None:
+        self.seen = {self.read()}
+        self.begin = self.end = lambda: len(self.seen.add(self.read()) or self.seen)
+
+    def read(self) -> tuple[Any, ...]:
+        found = [getattr(*each) for point in CONVERTERS for each in point.attributes()]
+        return tuple(function.__code__ for function in found)
+
+
+@pytest.mark.parametrize("name", ["op", "conversion"])
+def test_repetitions_convert_without_an_observer(shard: Make, name: str) -> None:
+    a, codes = shard(8, 8), Codes()
+    body = (lambda: a + a) if name == "op" else (lambda: a.redistribute(placements=[R]))
+    with SignatureCapture(ResultStore(), replace(FEW, sampler=codes)):
+        body()
+        assert len(codes.seen) == 1, "an op that converts would take longer"
+        codes.seen.add(codes.read())
+    assert len(codes.seen) == 2, "the capture observes conversions between measurements"
 
 
 def test_double_backward_through_captured_redistribution(mesh: DeviceMesh) -> None:

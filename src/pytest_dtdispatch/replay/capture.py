@@ -7,6 +7,7 @@ import threading
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from logging import DEBUG
@@ -216,10 +217,24 @@ class ConversionCapture(DispatchCapture):
     def __init__(self, ops: Sequence[str] = (), results: ResultStore | None = None) -> None:
         super().__init__(ops, results)
         self._converting = threading.local()
+        self._observing = ExitStack()
 
     def _open(self) -> None:
         super()._open()
-        self._lock.contexts.enter_context(observe_conversions(self, is_hidden=False))
+        self._lock.contexts.push(self._observing)
+        self._observe()
+
+    def _observe(self) -> None:
+        self._observing.enter_context(observe_conversions(self, is_hidden=False))
+
+    @contextmanager
+    def _unobserved(self) -> Iterator[None]:
+        """Do not observe conversions: an op may convert, and its repetitions must not take longer for it."""
+        self._observing.close()
+        try:
+            yield
+        finally:
+            self._observe()
 
     @property
     def is_converting(self) -> bool:
@@ -273,7 +288,8 @@ class SignatureCapture(ConversionCapture):
         with modes_disabled():
             python = call_in_python(call)
         result, ran = run_op(call)
-        figures = ran.measure(self._caches, self._plan)
+        with self._unobserved():
+            figures = ran.measure(self._caches, self._plan)
         figures = replace(figures, notes=(*notes, *figures.notes), call=python)
         self._results.enter(signature, figures, group_backend(signature.device))
         return result
@@ -290,7 +306,8 @@ class SignatureCapture(ConversionCapture):
             return result
         self._begin(signature)
         ran = settled_conversion(call, result, replay)
-        figures = ran.measure(self._plans, self._plan)
+        with self._unobserved():
+            figures = ran.measure(self._plans, self._plan)
         self._results.enter(signature, figures, group_backend(signature.device))
         self._uncaptured.update()
         return result
