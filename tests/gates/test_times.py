@@ -19,7 +19,7 @@ from pytest_dtdispatch.core.measurement import (
 )
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, TimeChange
-from pytest_dtdispatch.gates.times import MAX_SHIFT, TimedRow, judge_row, timed_rows
+from pytest_dtdispatch.gates.times import MAX_SHIFT, MAX_WAITED, TimedRow, judge_row, timed_rows
 from tests.gates.rows import TEN, in_passes, row
 from tests.reported_runs import measured
 
@@ -134,6 +134,22 @@ def test_interference_with_other_samples_decides_nothing(
 def test_shift_that_decides_the_verdict_contaminates(factor: float, shift: float, expected: str) -> None:
     assert verdict(row(), row(factor=factor), TEN, shift) == expected
     assert verdict(row(), row(factor=factor), MEDIAN, shift) == expected
+
+
+@pytest.mark.parametrize(
+    ("waited", "cpu", "expected"),
+    [
+        (MAX_WAITED, 1.3, "regressed"),
+        (0.76, 1.3, "contaminated"),
+        (0.76, 1.05, "passed"),
+        (0.76, 0.5, "improved"),
+        (0.76, None, "regressed"),  # by wall time, whose least sample contains no wait
+    ],
+)
+def test_waits_contaminate_cpu_time_that_grew(waited: float, cpu: float | None, expected: str) -> None:
+    head = row(factor=1.3, cpu=cpu)
+    head = replace(head, samples=replace(head.samples, waited=waited))
+    assert verdict(row(cpu=None if cpu is None else 1.0), head) == expected
 
 
 # Passes

@@ -26,6 +26,9 @@ from pytest_dtdispatch.core.verdicts import RowVerdict, Threshold, TimeChange, V
 
 Passes = Sequence[Sequence[float]]
 MAX_SHIFT = 0.03  # of plain ops, which contain no dispatch
+# Share of the time for which a thread waited for a core. Above it, the caches of the core are cold after each
+# wait, which CPU time contains: beside four loops on two cores it is 0.60 to 0.72, beside eight 0.76 to 0.83.
+MAX_WAITED = 0.75
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ def judge_row(
     """Judge one row against a threshold.
 
     It is regressed if its least sample grew by more than the threshold, and improved if it fell by as much. A
-    threshold of the median applies to the median as well; a median that grew alone is inconclusive.
+    threshold of the median applies to the median as well; a median that grew alone is inconclusive. CPU time
+    that grew in a thread which got less than a quarter of a core is contaminated.
 
     Args:
         row: judged row.
@@ -115,6 +119,10 @@ def judge_row(
         if shift > MAX_SHIFT and ratio / (1 + shift) <= most:
             plain = "plain ops shifted too: run again on a quieter machine, or use dtdispatch ab"
             return verdict_of(Verdict.CONTAMINATED, plain, change)
+        if change.clock == Clock.CPU and head.samples.waited > MAX_WAITED:
+            waits = f"its thread waited for a core for {head.samples.waited:.0%} of the time"
+            remedy = f"{waits}: run again on a quieter machine, or use dtdispatch ab"
+            return verdict_of(Verdict.CONTAMINATED, remedy, change)
         remedy = "find what slowed it, or save a new run if the cost is wanted"
         return verdict_of(Verdict.REGRESSED, remedy, change)
     if median_ratio > most:
