@@ -211,7 +211,7 @@ for i in range(30):
     (x @ weight).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-print("rank", dist.get_rank(), "done", flush=True)
+print(f"rank {{dist.get_rank()}} done")  # one write, as torchrun runs python -u
 dist.barrier()  # torchrun ends all ranks when one has ended with status 1
 dist.destroy_process_group()
 """
