@@ -55,8 +55,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+docs: $(VENV)/docs-ready
 	$(BIN)/python -m sphinx -W -n -b html docs docs/_build/html
 
 # `make release V=1.2.3`: set version and date, build both packages, test each in an empty environment; ARGS=--tag commits and tags.
@@ -68,6 +67,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(VENV)/docs-ready: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 clean:
