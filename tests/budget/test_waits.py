@@ -70,7 +70,7 @@ def test_noise_is_judged_without_waits(wait: Wait) -> None:
             continue
 
     found = run_and_measure_budget(step, 1, 5, "step").budget
-    assert found.noise < 0.5 < WAIT_NS / found.measured_ns
+    assert found.noise < 2, "with the waits it would be 8"
 
 
 @pytest.mark.parametrize("level", ["_undisturbed", "_marked", "_doubled", "_profiled"])

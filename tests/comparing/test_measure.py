@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from pytest_dtdispatch.advice import advise
 from pytest_dtdispatch.comparing.measure import MAX_ROUNDS, run_and_measure_variants
-from pytest_dtdispatch.comparing.model import MIN_ROUNDS, Compared, Variants
+from pytest_dtdispatch.comparing.model import Compared, Variants
 from pytest_dtdispatch.rounds.plan import Plan
 from pytest_dtdispatch.steps.measure import run_and_count
 from pytest_dtdispatch.steps.model import StepCalls
@@ -49,7 +49,7 @@ def test_only_different_work_is_reported_as_different(mesh: DeviceMesh) -> None:
     assert not found["same"].faster_than("one")
     assert {one.measurement.mesh for one in found.variants} == {"4"}
     (rounds,) = {len(one.samples.values) for one in found.variants if one.samples}
-    assert MIN_ROUNDS <= rounds <= MAX_ROUNDS
+    assert 0 < rounds <= MAX_ROUNDS  # on a busy machine, the time limit may be reached first
 
 
 def test_variants_have_the_advice_of_counted_steps(mesh: DeviceMesh) -> None:
