@@ -422,6 +422,37 @@ def test_anomaly_mode_and_threads_are_facts_of_a_budget(train: Callable[[], None
     assert not budget_of(train, 1, 2).slowed_by
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_anomaly_mode_inside_a_step_is_named(train: Callable[[], None], once: bool) -> None:
+    def step() -> None:
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):
+            train()
+
+    regions: list[MeasuredBudget] = []
+    if once:
+        with budgeted_region("train", regions.append):
+            step()
+    found = regions[0].budget if once else budget_of(step, 1, 2)
+    assert found.slowed_by == {"anomaly mode": "on"}
+
+
+def test_settings_without_effect_are_not_named(
+    train: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dist: Any = torch.distributed
+    level = dist.get_debug_level()
+    monkeypatch.setattr(torch.cuda, "is_initialized", bool)
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")  # torch has read it at import
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    try:
+        assert not budget_of(train, 1, 2).slowed_by
+        dist.set_debug_level(dist.DebugLevel.INFO)
+        assert budget_of(train, 1, 2).slowed_by == {"TORCH_DISTRIBUTED_DEBUG": "INFO"}
+    finally:
+        dist.set_debug_level(level)
+
+
 def test_tracer_of_a_step_remains(train: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_dtdispatch.budget.measure.MAX_TRACING", math.inf)  # also on a busy machine
 

@@ -49,7 +49,7 @@ from pytest_dtdispatch.stats.intervals import median_interval
 from pytest_dtdispatch.steps.counter import StepCounter
 from pytest_dtdispatch.steps.model import StepCounts
 from pytest_dtdispatch.torchapi.compiler import leave_uncompiled
-from pytest_dtdispatch.torchapi.observe import missing_fsdp_name
+from pytest_dtdispatch.torchapi.observe import before, missing_fsdp_name
 from pytest_dtdispatch.torchapi.profiling import Marks, profiling, refuse_another_profiler
 from pytest_dtdispatch.torchapi.signatures import redistribution_text
 from pytest_dtdispatch.torchapi.tensors import are_on_meta, wait_for
@@ -129,6 +129,7 @@ class BudgetMeasurement:
         self._profiled: list[StepTime] = []
         self._roots: list[Node] = []
         self._pauses, self._collected = PauseMeter(), list[StepTime]()
+        self._slowed_by: dict[str, str] = {}
         self._waits: CoreWaits  # set at the first step
         self._runner = self._run()
 
@@ -164,7 +165,7 @@ class BudgetMeasurement:
             [may_trace] = agreed(self._agreement, "the tracer", sys.gettrace() is None)
             if may_trace:
                 yield from self._run_traced()
-            with StepCounter() as counter:
+            with StepCounter() as counter, settings_of_backward(self._slowed_by):
                 counter.begin_notes()  # all ops of the first step, for the lines of ops in backward
                 for _ in range(1 + COUNTED_STEPS):
                     yield from self._step(nullcontext())
@@ -290,7 +291,7 @@ class BudgetMeasurement:
             else None,
             tracers=tracers(),
             redistributions=self._counted[-1].redistributions,
-            slowed_by=settings_now(),
+            slowed_by=self._slowed_by | settings_now(),
         )
         recorded, *counted = self._counted
         return MeasuredBudget(budget, counted, self._tracer.optimizers.values(), recorded)
@@ -436,11 +437,12 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], object]) -> It
     __tracebackhide__ = True
     refuse_another_profiler("a budget")
     _leave_ours_uncompiled()
-    tracer, is_traced = LineTracer(), sys.gettrace() is not None
+    tracer, is_traced, slowed_by = LineTracer(), sys.gettrace() is not None, dict[str, str]()
     measuring = MeasurementLock("a budget is taken")
     with measuring, core_waits() as waits, profiling() as events, Marks().in_place() as marks:
         anchors, off_core_ns = _enter_anchors(marks), waits.read()
-        with marks.marked("step"), nullcontext() if is_traced else tracer.tracing(None, MAX_TRACING):
+        tracing = nullcontext() if is_traced else tracer.tracing(None, MAX_TRACING)
+        with settings_of_backward(slowed_by), marks.marked("step"), tracing:
             yield
         off_core_ns = waits.read() - off_core_ns
     is_traced |= tracer.is_interrupted
@@ -470,14 +472,28 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], object]) -> It
         event_ns=event_ns,
         note="; ".join(filter(None, notes)),
         tracers=tracers(),
-        slowed_by=settings_now(),
+        slowed_by=slowed_by | settings_now(),
     )
     record(MeasuredBudget(budget, (), tracer.optimizers.values()))
 
 
 def settings_now() -> dict[str, str]:
     """Return settings of this process that can make calls longer."""
-    return slowing_settings(os.environ, torch.get_num_threads(), torch.is_anomaly_enabled())
+    dist: Any = torch.distributed
+    environ = os.environ | {"TORCH_DISTRIBUTED_DEBUG": dist.get_debug_level().name}
+    if not torch.cuda.is_initialized():  # nothing launches kernels
+        environ.pop("CUDA_LAUNCH_BLOCKING", None)
+    return slowing_settings(environ, torch.get_num_threads(), torch.is_anomaly_enabled())
+
+
+def settings_of_backward(found: dict[str, str]) -> AbstractContextManager[None]:
+    """Add the settings during a backward with anomaly mode, which a step may enable for its own backward."""
+
+    def add(*args: Any) -> None:
+        if torch.is_anomaly_enabled():
+            found.update(settings_now())
+
+    return before("backward", add)
 
 
 def min_event_ns() -> float:
