@@ -78,13 +78,14 @@ def test_violation_is_one_block() -> None:
         "  misses=0, and step 40 has 1, at train.py:16",
         f"      {MISS}",
     ]
-    grown = violation(step(0, python=2), cache_growth=1)
+    grown = violation(step(0, native=-3, python=2, plans=1), cache_growth=1)
     assert violation_text(grown, 3, True).splitlines() == [
         "dtdispatch: rank 3: step 40: over its limits",
         "  cache_growth=1, and step 40 has 2: 1 more",
         "      python: 2 entries",
-        "  the program ends here, with status 1; other ranks wait in their next collective until their "
-        "launcher ends them",
+        "      plans: 1 entry",
+        "  the program ends here, with status 1; ranks that continue fail or wait in their next collective "
+        "until their launcher ends them",
     ]
 
 

@@ -176,7 +176,8 @@ class StepCounts(EventLists):
     @property
     def grown_caches(self) -> list[str]:
         """Caches that gained entries, as lines."""
-        return [f"{name}: {count:,} entries" for name, count in self.cache_growth if count]
+        grown = [(name, count) for name, count in self.cache_growth if count > 0]
+        return [f"{name}: {count:,} {'entry' if count == 1 else 'entries'}" for name, count in grown]
 
     @property
     def grown_tensors(self) -> list[str]:

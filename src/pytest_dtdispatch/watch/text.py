@@ -75,7 +75,7 @@ def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
 def violation_text(exceeded: Violation, rank: int | None, is_ending: bool) -> str:
     """Format a step over its limits as one block: its counts, their causes, and whether the program ends."""
     first, *lines = complaint(exceeded.verdicts).splitlines()
-    others = "; other ranks wait in their next collective until their launcher ends them"
+    others = "; ranks that continue fail or wait in their next collective until their launcher ends them"
     if is_ending:
         lines.append(f"the program ends here, with status 1{'' if rank is None else others}")
     of_rank = "" if rank is None else f"rank {rank}: "
