@@ -86,6 +86,17 @@ def test_endless_misses_are_reported_after_ten_steps(mesh: DeviceMesh) -> None:
     assert watch.steps.disturbed.steps == 4
 
 
+def test_steps_before_the_first_op_are_warmup(mesh: DeviceMesh) -> None:
+    step, lines = training_step(mesh), list[str]()
+    with StepWatch(lines.append, max="misses=0") as watch:
+        watch.step()  # such as that of an optimizer without gradients
+        for rows in (4, 4, 6):
+            step(rows)
+            watch.step()
+    assert watch.violation is not None
+    assert (watch.violation.step, watch.steps.warmup.steps) == (4, 2)
+
+
 def test_recurring_miss_is_listed_at_doubling_intervals(mesh: DeviceMesh) -> None:
     """Steps 1, 2, 4 and 8 of a cause have a line, with the sum since the previous line."""
     watch, lines = watched(lambda rows: on_mesh(mesh, rows) + 1, list(range(4, 34)))

@@ -161,7 +161,7 @@ class StepWatch:
         DtDispatchError: another measurement is running, in any thread.
 
     Example:
-        >>> with StepWatch(print) as watch:
+        >>> with StepWatch(print, warmup=0) as watch:
         ...     for batch in range(2):
         ...         watch.step()
         dtdispatch: step 1: steady: 0 calls, 0 misses
@@ -262,7 +262,8 @@ class StepWatch:
     def _is_in_warmup(self, step: LoopStep) -> bool:
         if self._limits.warmup is not None:
             return step.number <= self._limits.warmup
-        return not self.is_warm and step.counts.misses > 0 and step.number <= MAX_WARMUP
+        is_before_ops = not self.steps.calls and not step.counts.calls and not step.counts.events
+        return not self.is_warm and step.number <= MAX_WARMUP and (step.counts.misses > 0 or is_before_ops)
 
     def _note_pauses(self, took_ns: int, pauses: Sequence[Pause]) -> None:
         """Print a step that stands out because of the collector: the first, the second, the fourth, ..."""
