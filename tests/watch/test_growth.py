@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_dtdispatch.steps.growth import SPECS
+from pytest_dtdispatch.steps.growth import DTENSORS, SPECS
 from pytest_dtdispatch.watch.step_watch import Growth
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("young_heap")]
@@ -36,3 +36,14 @@ def test_steady_growth_is_reported_at_doubling_intervals() -> None:
 def test_single_or_fluctuating_growth_is_ignored() -> None:
     assert found(lambda step: 5 * (step > 3)) == ([], "")
     assert found(lambda step: step % 7) == ([], "")
+
+
+def test_specs_of_a_miss_are_no_growth() -> None:
+    """A miss adds several specs, which are many in a loop of a few steps."""
+    live = Counter({SPECS: 10, DTENSORS: 3})
+    growth = Growth(2, lambda: live)
+    live = Counter({SPECS: 43, DTENSORS: 3})
+    assert growth.so_far(8, has_misses=True) == ""
+    assert growth.so_far(8, has_misses=False) == "live objects grow: +33 sharding specs since step 2"
+    live = Counter({SPECS: 43, DTENSORS: 9})
+    assert growth.so_far(8, has_misses=True).startswith("live objects grow: +33 sharding specs, +6 DTensors")

@@ -30,7 +30,7 @@ from pytest_dtdispatch.errors import DtDispatchError, LimitExceeded, Measurement
 from pytest_dtdispatch.replay.guard import refuse_inside
 from pytest_dtdispatch.report.document import View
 from pytest_dtdispatch.steps.counter import LoopCounter
-from pytest_dtdispatch.steps.growth import live_objects
+from pytest_dtdispatch.steps.growth import SPECS, live_objects
 from pytest_dtdispatch.torchapi.groups import is_first_of_group, rank_of_group
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.model import (
@@ -93,11 +93,15 @@ class Growth:
         self._last, self._minimum, self._grew_before = minimum, None, grew
         return self._text(live) if grew and again else ""
 
-    def so_far(self, step: int) -> str:
-        """Return a text for the summary about objects that grew in at least every second step."""
+    def so_far(self, step: int, has_misses: bool = False) -> str:
+        """Return a text for the summary about objects that grew in at least every second step.
+
+        Specs alone are no growth if calls missed: caches store the specs of each miss.
+        """
         gc.collect()
         live = self._live()
-        most = max((live - self._base).values(), default=0)
+        grown = live - self._base
+        most = max((count for name, count in grown.items() if name != SPECS or not has_misses), default=0)
         return self._text(live) if 2 * most >= step - self._since else ""
 
     def _text(self, live: Counter[str]) -> str:
@@ -297,7 +301,8 @@ class StepWatch:
 
     def __str__(self) -> str:
         """Return a table of the steps so far."""
-        notes = [self._growth.so_far(len(self.steps))] if self._growth else []
+        has_misses = self.steps.disturbed.misses > 0
+        notes = [self._growth.so_far(len(self.steps), has_misses)] if self._growth else []
         paused = self.steps.paused
         if paused:
             notes.append(f"{plural(paused, 'step')} stood out because the garbage collector paused them")
