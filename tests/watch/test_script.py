@@ -100,6 +100,31 @@ def test_script_without_optimizer_is_reported(watch: Watch) -> None:
     assert "StepWatch" in line
 
 
+LOOP_IN_THREAD = f"""
+import threading
+{MESH}
+def train():
+    weight = torch.nn.Parameter(distribute_tensor(torch.ones(8, 8), mesh, [Replicate()]))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(3):
+        weight.sum().backward()
+        optimizer.step()
+
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+dist.destroy_process_group()
+"""
+
+
+def test_loop_in_another_thread_is_reported(watch: Watch) -> None:
+    status, _, error = watch(LOOP_IN_THREAD)
+    [line] = error.splitlines()
+    assert status == 0
+    assert "its optimizers stepped in other threads, so its steps are unknown. To mark steps, " in line
+    assert "a StepWatch in their thread" in line
+
+
 def test_recorded_calls_of_stepless_script_are_limited(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_dtdispatch.steps.counter.MAX_RECORDED", 10)
     calls = "x = distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)])\nfor _ in range(30):\n    x * 2"

@@ -99,12 +99,7 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int, limits: Li
             raise MeasurementError(f"{name} {nothing}")
         say(f"dtdispatch: {escape_controls(name)} {nothing}")
     elif not len(steps):
-        say(
-            f"dtdispatch: {escape_controls(name)}: no optimizer stepped outside of compiled code, so its "
-            f"steps are unknown; in all {calls_text(steps.after)}: "
-            f"{ops_text(watch.ops_after, steps.after.calls)}. "
-            "To mark steps, run it by python with a StepWatch, and call watch.step() at the end of each"
-        )
+        say(f"dtdispatch: {escape_controls(name)}: {_without_steps(watch, ends.has_other_threads)}")
     else:
         say(str(watch))
     if is_unjudged:
@@ -113,24 +108,43 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int, limits: Li
     return judged
 
 
+def _without_steps(watch: StepWatch, has_other_threads: bool) -> str:
+    """Return why no step ended, and how to mark steps."""
+    after = watch.steps.after
+    if has_other_threads:  # whose hits are not counted
+        why, where = "its optimizers stepped in other threads, so its steps are unknown", " in their thread"
+    else:
+        why, where = "no optimizer stepped outside of compiled code, so its steps are unknown", ""
+        why += f"; in all {calls_text(after)}: {ops_text(watch.ops_after, after.calls)}"
+    marked = f"run it by python with a StepWatch{where}, and call watch.step() at the end of each"
+    return f"{why}. To mark steps, {marked}"
+
+
 class _StepEnds:
     """Optimizer hook that ends a step of a watch with each step of the leading optimizer.
 
     The first optimizer that steps is the leader, so that each iteration of a loop with several optimizers is
     one step. An optimizer that steps twice while the leader does not becomes the leader, because the leader
     may no longer be in use.
+
+    Attributes:
+        has_other_threads: whether an optimizer stepped in another thread.
     """
 
     def __init__(self, watch: StepWatch, budget_steps: int) -> None:
         self._watch = watch
         self._budget_steps = budget_steps
         self._thread = threading.current_thread()
+        self.has_other_threads = False
         self._leader: weakref.ref[Any] | None = None
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Handle a step of an optimizer; a no-op in compiled code and in other threads."""
-        if torch.compiler.is_compiling() or threading.current_thread() is not self._thread:
+        if torch.compiler.is_compiling():
+            return
+        if threading.current_thread() is not self._thread:
+            self.has_other_threads = True
             return
         leader = self._leader() if self._leader else None
         if leader is not None and optimizer is not leader and optimizer not in self._others:
