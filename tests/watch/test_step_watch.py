@@ -249,6 +249,16 @@ def test_first_step_over_a_limit_is_stored_and_printed_once(mesh: DeviceMesh) ->
     assert "step 4 was the first over its limits: misses=0" in str(watch)
 
 
+def test_limits_that_judge_no_step_are_reported(mesh: DeviceMesh) -> None:
+    lines: list[str] = []
+    with StepWatch(lines.append, max="misses=0") as watch:
+        for rows in (4, 5, 6):
+            on_mesh(mesh, rows) + 1
+            watch.step()
+    assert (watch.violation, watch.is_warm) == (None, False)
+    assert lines[-1] == "dtdispatch: max judged nothing: no step came after the warm-up (3 steps)"
+
+
 class Lines(list[str]):
     """Function that stores lines, and is false while it has none."""
 

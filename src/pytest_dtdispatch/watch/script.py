@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from pytest_dtdispatch.core.text import escape_controls, plural
+from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.errors import DtDispatchError, MeasurementError
 from pytest_dtdispatch.watch.model import Limits
 from pytest_dtdispatch.watch.step_watch import StepWatch
@@ -102,9 +102,6 @@ def _watched(name: str, run: Callable[[], object], budget_steps: int, limits: Li
         say(f"dtdispatch: {escape_controls(name)}: {_without_steps(watch, ends.has_other_threads)}")
     else:
         say(str(watch))
-    if is_unjudged:
-        after = f"no step came after the warm-up ({plural(len(steps), 'step')})"
-        say(f"dtdispatch: --max judged nothing: {after}")
     return judged
 
 

@@ -322,6 +322,9 @@ class StepWatch:
             with suppress(DtDispatchError):  # the incomplete budget is discarded anyway
                 self._end_budget()
             self._write(f"no budget: {too_few}")
+        if self._finish.alive and self._limits.most and not self.is_warm:
+            after = f"no step came after the warm-up ({plural(len(self.steps), 'step')})"
+            self._write(f"max judged nothing: {after}")
         if self._finish.alive and threading.current_thread() is self._thread:
             self.ops_after = self._counter.noted_ops()
             self.steps.after = self._counter.lap()
