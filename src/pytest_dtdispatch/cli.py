@@ -119,9 +119,14 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def _takes_value(word: str) -> bool:
+    """Return whether a word is a flag of watch, or its abbreviation, that is followed by a value."""
+    return word != "--budget" and len(word) > 2 and any(flag.startswith(word) for flag in WATCH_VALUES)
+
+
 def _watch(words: list[str]) -> int:
     """Run a script or a module. All words after its name are its arguments."""
-    values = {i + 1 for i, word in enumerate(words, 1) if word in WATCH_VALUES}
+    values = {i + 1 for i, word in enumerate(words, 1) if _takes_value(word)}
     names = (i for i, word in enumerate(words, 1) if not word.startswith("-") and i not in values)
     cut = next(names, len(words))
     if "--" in words[:cut]:  # before a name with a leading dash

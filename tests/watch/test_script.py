@@ -90,6 +90,12 @@ def test_script_name_with_dash_follows_separator(capsys: pytest.CaptureFixture[s
     assert line == "dtdispatch: watch -nope.py: cannot be read: No such file or directory"
 
 
+@pytest.mark.parametrize("words", [["--warm", "7"], ["--ma", "misses=0", "--budget"], ["--budget-st", "5"]])
+def test_value_of_abbreviated_flag_is_no_script(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", *words, "nope.py"]) == 2
+    assert capsys.readouterr().err == "dtdispatch: watch nope.py: cannot be read: No such file or directory\n"
+
+
 def test_script_without_optimizer_is_reported(watch: Watch) -> None:
     step = "distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)]).sum()\ndist.destroy_process_group()"
     status, _, error = watch(MESH + step)
