@@ -89,6 +89,18 @@ def test_violation_is_one_block() -> None:
     ]
 
 
+def test_misses_are_listed_if_only_a_cache_is_over() -> None:
+    text = violation_text(violation(step(2, native=2), misses=2, cache_growth=1), None, False)
+    assert text.splitlines() == [
+        "dtdispatch: step 40: over its limits",
+        "  cache_growth=1, and step 40 has 2: 1 more",
+        "      native: 2 entries",
+        "  2 misses",
+        f"      {MISS}",
+        f"      {MISS}",
+    ]
+
+
 @pytest.mark.parametrize("value", ["collectives=0", "misses", "", "misses=-1", {"calls": 3}, 3])
 def test_uncountable_limit_lists_countable_ones(value: object) -> None:
     with pytest.raises(ValueError, match=r"such as misses=0,cache_growth=4: .* of misses, cache_growth"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_dtdispatch.budget.collector import OLDEST, Pause
 from pytest_dtdispatch.core.measurement import traced_text
-from pytest_dtdispatch.core.text import escape_controls, first_of, plural
+from pytest_dtdispatch.core.text import escape_controls, first_of, listed, plural
 from pytest_dtdispatch.core.verdicts import complaint
 from pytest_dtdispatch.report.document import Column, Document, Group, Line, Table, Tone, paragraph
 from pytest_dtdispatch.report.terminal import page_width, plain_text
@@ -75,6 +75,9 @@ def disturbed_line(step: LoopStep, steps: LoopSteps) -> str:
 def violation_text(exceeded: Violation, rank: int | None, is_ending: bool) -> str:
     """Format a step over its limits as one block: its counts, their causes, and whether the program ends."""
     first, *lines = complaint(exceeded.verdicts).splitlines()
+    has_lines = any(verdict.lines for verdict in exceeded.verdicts)  # that of cache growth has none
+    if exceeded.missed and not has_lines:
+        lines += [plural(len(exceeded.missed), "miss", "es"), *listed(exceeded.missed)]
     others = "; ranks that continue fail or wait in their next collective until their launcher ends them"
     if is_ending:
         lines.append(f"the program ends here, with status 1{'' if rank is None else others}")
