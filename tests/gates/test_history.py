@@ -125,6 +125,12 @@ def test_instructions_change_by_more_than_two_percent(factor: float, changes: in
     assert len(series_changes([RunFigures({}, each.numbers, INSTRUCTIONS) for each in runs], {})) == changes
 
 
+def test_run_without_samples_keeps_the_unit_of_the_others() -> None:
+    counted = [run(instruction_count=count) for count in (66_000, 66_100, 66_200, 66_500)]
+    runs = [run(misses_per_step=0), *(RunFigures({}, each.numbers, INSTRUCTIONS) for each in counted)]
+    assert found(runs) == []
+
+
 def test_change_in_the_last_run_alone_is_unconfirmed() -> None:
     runs = [run(row("hit", factor)) for factor in (1, 1, 1, 1.5)]
     assert found(runs) == [(3, "hit", Verdict.REGRESSED, False)]
