@@ -408,6 +408,10 @@ def test_common_budgets_of_saved_runs_are_paired() -> None:
     assert "t.py::test: train (budget): before and after" in text
     assert "before: a.json, taken a. Steps scatter" in text
     assert not pairs_document(runs[0], ReportedRun())
+    there, here = (
+        replace(run, environment={"CPU": cpu}) for run, cpu in zip(runs, ("other", "this"), strict=True)
+    )
+    assert "taken a; CPU: other then, this now. Steps" in plain_text(pairs_document(there, here), 200)
 
 
 def test_exported_budget_contains_causes_of_redistributions() -> None:

@@ -262,7 +262,7 @@ def pairs_document(before: ReportedRun, after: ReportedRun) -> Document:
         for run in (before, after)
     )
     pairs = (
-        before_and_after(step_title(row.test, one), then[row], one, before.as_earlier())
+        before_and_after(step_title(row.test, one), then[row], one, before.as_earlier(after.environment))
         for row, one in now.items()
         if row in then
     )

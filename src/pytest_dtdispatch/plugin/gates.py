@@ -130,8 +130,7 @@ class Gates:
                 earlier[kind.name] = of_kind
         if not earlier:
             return run
-        differ = environment_differences(base.environment, self.settings.environment_texts())
-        about_earlier = base.as_earlier("".join(f"; {each}" for each in differ))
+        about_earlier = base.as_earlier(self.settings.environment_texts())
         return replace(run, earlier=earlier, about_earlier=about_earlier)
 
     def _refusal(self, baseline: Baseline, has_rows: bool) -> Judgement | None:

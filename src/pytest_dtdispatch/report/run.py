@@ -20,6 +20,7 @@ from pytest_dtdispatch.core.results import CALLS, MetricValue, row_metrics
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.text import ask, brief, shorten_path, shown
 from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Threshold, over_limits
+from pytest_dtdispatch.gates.saved_run import environment_differences
 from pytest_dtdispatch.report.document import KINDS, Document, View, notice
 
 KEY = "dtdispatch"  # of the run in pytest-benchmark's file
@@ -172,9 +173,10 @@ class ReportedRun:
             for test, of_test in of_kind.items():
                 yield from ((kind, test, result) for result in of_test)
 
-    def as_earlier(self, differing: str = "") -> str:
-        """Return the caption of its results next to those of a later run: its file and time."""
-        return f"before: {shorten_path(self.where)}, taken {self.started or 'at an unknown time'}{differing}"
+    def as_earlier(self, later: Mapping[str, str]) -> str:
+        """Return the caption of its results next to those of a later run with this environment."""
+        caption = f"before: {shorten_path(self.where)}, taken {self.started or 'at an unknown time'}"
+        return "; ".join((caption, *environment_differences(self.environment, later)))
 
     def order(self) -> tuple[str, str]:
         """Return the sort key of runs: their time, then their file."""
