@@ -103,7 +103,8 @@ def runs_document(runs: Iterable[ReportedRun]) -> Document:
         folder = os.path.commonprefix(names).rpartition("/")[0]  # noqa: RUF071 (cut to whole folders)
         earlier, lines = next(iter(series.runs.values())), []
         for n, run in series.runs.items():
-            notes = [*possible_causes(earlier.environment, run.environment, any_machine=False)]
+            notes = [run.stopped] if run.stopped else []  # so that rows may be missing
+            notes += possible_causes(earlier.environment, run.environment, any_machine=False)
             kinds = ", ".join(map(shown, run.unknown))
             notes += [f"kinds of results that are not registered here: {kinds}"] if kinds else []
             cells = {Column("taken"): run.started[:MINUTE] or "-", Column("commit"): run.commit or "-"}
