@@ -148,7 +148,7 @@ def _report(options: argparse.Namespace) -> int:
     from pytest_dtdispatch.budget.table import pairs_document
     from pytest_dtdispatch.report.exports import export_saved
     from pytest_dtdispatch.report.history import changes_document, runs_document
-    from pytest_dtdispatch.report.run import ReportedRun, read_run
+    from pytest_dtdispatch.report.run import ReportedRun, files_by_run, read_run
 
     exports = options.exports
     single = [export.format for export in exports if export.format not in SERIES_EXPORTS]
@@ -157,9 +157,14 @@ def _report(options: argparse.Namespace) -> int:
     if any(export.is_auto for export in exports):
         raise DtDispatchError("--export markdown:auto is for a run in a job of GitHub Actions: name a file")
     try:
-        runs = sorted(map(read_run, options.saved), key=ReportedRun.order)
+        files = files_by_run(sorted(map(read_run, options.saved), key=ReportedRun.order))
     except ValueError as error:
         raise DtDispatchError(str(error)) from None
+    for copies in files:
+        if len(copies) > 1:
+            names = ", ".join(run.where for run in copies)
+            say(f"the same run, counted once: {names}", Tone.NOTICE, sys.stderr)
+    runs = [copies[0] for copies in files]
     if not exports:
         show(runs_document(runs))
     if not exports and len(runs) > 1:

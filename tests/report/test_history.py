@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,12 @@ def test_other_software_is_noted_at_its_first_run() -> None:
     runs = [hit_of(day, *HITS, environment={"numpy": each}) for day, each in enumerate(versions, start=1)]
     notes = [line.notes for _, line in table_lines(runs_document(runs))]
     assert notes[:4] == [[], [], ["another environment: numpy: 2.3 then, 2.4 now"], []]
+
+
+def test_run_that_stopped_early_has_a_note() -> None:
+    runs = [hit_of(1, *HITS), hit_of(2, *HITS, stopped="the run stopped after 3 of 7 tests")]
+    notes = [line.notes for _, line in table_lines(runs_document(runs))]
+    assert notes[:2] == [[], ["the run stopped after 3 of 7 tests"]]
 
 
 def test_hostile_names_are_escaped_and_end_columns_fit() -> None:
@@ -184,6 +191,18 @@ def test_report_prints_changes_last(saved: list[str], capsys: pytest.CaptureFixt
     assert titles == ["4 runs (unknown metric)", "1 change in 4 runs (unknown metric)"]
     assert main(["report", saved[0]]) == 0
     assert "change in" not in capsys.readouterr().out
+
+
+def test_copy_of_a_run_is_counted_once(
+    saved: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = str(tmp_path / "copy.json")
+    shutil.copy(saved[0], copy)  # the only changed run
+    assert main(["report", *saved[:1], *saved[2:], copy, "--export", "json:-"]) == 0
+    printed = capsys.readouterr()
+    [change] = json.loads(printed.out)["history"]
+    assert (change["is_confirmed"], len(change["figures"])) == (False, 3)
+    assert printed.err.splitlines()[0] == f"the same run, counted once: {copy}, {saved[0]}"
 
 
 @pytest.mark.parametrize("name", ["bencher", "github-action-benchmark", "trace"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import chain
 from operator import itemgetter
@@ -280,6 +280,19 @@ def read_run(path: Path, allows_empty: bool = False) -> ReportedRun:
         raise OtherFormatError(f"{path}: {error}") from None
     except ValueError as error:
         raise type(error)(f"{path} is not a saved run: {brief(error)}") from None
+
+
+def files_by_run(runs: Iterable[ReportedRun]) -> list[list[ReportedRun]]:
+    """Group runs that were read from several files, as a copy would confirm the changes of its run."""
+    files: list[list[ReportedRun]] = []
+    for run in runs:
+        same = (each for each in files if each[0].started == run.started)
+        copies = next((each for each in same if replace(each[0], where=run.where) == run), None)
+        if copies is None:
+            files.append([run])
+        else:
+            copies.append(run)
+    return files
 
 
 def _commit(info: Any) -> str:
