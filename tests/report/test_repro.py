@@ -68,6 +68,25 @@ def test_ops_of_torch_have_scripts() -> None:
         assert ast.unparse(assigned(script, "call").args[0]) == f"torch.ops.{op}"
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "memory_format=torch.channels_last",
+        "memory_format=torch.channels_last_3d",
+        "(1+2j)",
+        "(-0-1e-05j)",
+        "nan",
+    ],
+)
+def test_argument_of_torch_has_a_script(argument: str) -> None:
+    [script] = exported(op_row(call=f"torch.ops.aten.clone.default, {SHARD}, {argument}"))[0].values()
+    assert argument in script
+
+
+def test_names_of_mesh_dims_may_have_spaces() -> None:
+    assert len(exported(op_row(mesh="'cpu', (4,), mesh_dim_names=('data parallel',)"))[0]) == 1
+
+
 def test_script_names_row_torch_and_figures() -> None:
     [script] = exported(op_row())[0].values()
     header = [line for line in script.splitlines() if line.startswith("#")]
@@ -107,6 +126,7 @@ def test_script_has_at_most_sixty_lines() -> None:
         (row(), "it is not an op whose call was recorded"),
         (with_call(op_row(), {"call": CALL["call"]}), "it is not an op whose call was recorded"),
         (replace(op_row(), backend="gloo"), "its backend is gloo, and scripts have a fake one"),
+        (replace(row(), backend="gloo"), "its backend is gloo, and scripts have a fake one"),  # of many ranks
         (
             op_row(call="torch.ops.mine.add.default, 1"),
             "torch alone cannot build 'torch.ops.mine.add.default, 1'",
@@ -118,7 +138,7 @@ def test_script_has_at_most_sixty_lines() -> None:
         ),
         (
             with_call(replace(row(ADD, Samples(State.MISS, HITS, unit=INSTRUCTIONS)), backend="fake"), CALL),
-            "it has no proved times of a miss and a hit: proved",
+            "it has no proved times of a miss and a hit",
         ),
     ],
 )

@@ -22,8 +22,8 @@ CLOCKS = {Clock.WALL: "perf_counter_ns", Clock.CPU: "thread_time_ns"}
 # Python that scripts may contain, as a saved run is untrusted. The names of torch are of dtypes and formats.
 PYTHON = re.compile(
     r"(torch\.ops\.(aten|prims)\.\w+\.\w+)?(tensor\(|Shard\(|Replicate\(|Partial\(|_StridedShard\(|device\(|\w+=|"
-    r"torch\.(b?float|complex|u?int|bool|strided|\w+_format)\w*|'[\w:./-]*'|None\b|True\b|False\b|"
-    r"[ ,()\[\]]|-?(inf\b|nan\b|\d+(\.\d+)?(e[-+]?\d+)?(?![\w.])))*"
+    r"torch\.(b?float|complex|u?int|bool|strided|channels_last|\w+_format)\w*|'[\w:./ -]*'|None\b|True\b|"
+    r"False\b|[ ,()\[\]]|[-+]?(inf\b|nan\b|\d+(\.\d+)?(e[-+]?\d+)?j?(?![\w.])))*"
 )
 
 
@@ -71,10 +71,11 @@ def _reason(row: Measurement) -> str:
     states = {each.state for each in row.recorded() if is_proved and each.clock in CLOCKS}
     invalid = " ".join(text for text in call.values() if not PYTHON.fullmatch(text))
     others = ", ".join(re.findall("<[^>]*>", invalid)) or shown(invalid)
+    proof = "" if is_proved else f": {row.proof}"
     reasons = {
+        f"its backend is {row.backend}, and scripts have a fake one": row.backend not in ("", "fake"),
         "it is not an op whose call was recorded": not {"call", "group", "mesh", "frames"} <= call.keys(),
-        f"its backend is {row.backend}, and scripts have a fake one": row.backend != "fake",
-        f"it has no proved times of a miss and a hit: {row.proof}": not {State.MISS, State.HIT} <= states,
+        f"it has no proved times of a miss and a hit{proof}": not {State.MISS, State.HIT} <= states,
         f"torch alone cannot build {others}": bool(invalid),
         f"it has more than {MAX_TENSORS} tensors": call.get("call", "").count("tensor(") > MAX_TENSORS,
     }
