@@ -14,8 +14,12 @@ from tests.plugin_runs import IMPORTS, measure, text_of
 
 pytestmark = pytest.mark.torch
 
-# Even and uneven shards, a scalar, a list, an op that writes, a partial sum, a miss of two dimensions.
+# Even and uneven shards, a scalar, a list, an op that writes, a partial sum, a miss of two dimensions, and a
+# plain tensor of indices that must be zeros.
 TESTS = """
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.experimental import implicit_replication
+
 @pytest.mark.dtdispatch(mesh=(2, 2), dim_names=("dp", "tp"), rounds=8)
 def test_ops(dtdispatch, device_mesh):
     a, uneven = sharded(device_mesh), sharded(device_mesh, 7, 4)
@@ -23,6 +27,9 @@ def test_ops(dtdispatch, device_mesh):
         torch.cat([a, a], 1)
         uneven.t().mul_(-float("inf"))
         a.sum(0)
+    table = distribute_tensor(torch.rand(1, 8), device_mesh, [Replicate(), Replicate()])
+    with implicit_replication(), dtdispatch.capture():
+        torch.nn.functional.embedding(torch.zeros(3, dtype=torch.int64), table)
 
 def test_others(dtdispatch, a):
     with dtdispatch.capture():
@@ -51,7 +58,7 @@ def test_scripts_run_alone_and_prove_their_states(pytester: pytest.Pytester) -> 
     scripts = {
         re.sub("_default.*|_dim.*|_Tensor.*", "", path.stem): path for path in Path("scripts").iterdir()
     }
-    names = {f"repro_test_ops_{op}" for op in ("cat", "t", "mul", "sum")}
+    names = {f"repro_test_ops_{op}" for op in ("cat", "t", "mul", "sum", "embedding")}
     assert names <= scripts.keys(), text_of(result)
     for name in sorted(names - {"repro_test_ops_t"}):
         ran = run_script(scripts[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf, nan
+from traceback import walk_stack
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ def arguments_of(
     assert all(map(PYTHON.fullmatch, parts.values())), parts
     numbers = list[int]()
 
-    def tensor(number: int, *properties: Any) -> tuple[Any, ...]:
+    def tensor(number: int, *properties: Any, value: int = 1) -> tuple[Any, ...]:
         numbers.append(number)
         return properties
 
@@ -62,6 +63,21 @@ def arguments_of(
         numbers.index(each) for each in numbers
     ]
     return found
+
+
+def test_integers_with_a_zero_are_zeros(mesh: DeviceMesh) -> None:
+    """An index of a dimension of size 1 is 0, and a divisor is not."""
+    table = local(mesh, torch.rand(1, 4), Replicate(), Replicate())
+    for index, is_zero in ((torch.zeros(2, dtype=torch.int64), True), (torch.tensor([1, 2]), False)):
+        text = call_in_python(OpCall(aten.embedding.default, (table, index)))["call"]
+        assert text.endswith(", value=0)") is is_zero
+        assert PYTHON.fullmatch(text)
+
+
+def test_stack_of_a_script_leaves_frames_to_torch(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_calls, "walk_stack", lambda _: [*walk_stack(None)] * 99)
+    a = local(mesh, torch.rand(4, 4), Shard(0), Replicate())
+    assert call_in_python(OpCall(aten.neg.default, (a,)))["frames"] == "800"
 
 
 def properties(tensor: Any) -> tuple[Any, ...]:
@@ -142,6 +158,8 @@ def test_strided_shards_of_a_view_are_marked(mesh: DeviceMesh) -> None:
         ("mesh", "<a DTensor on another mesh"),
         ("spec", "with a spec that DTensor.from_local does not create>"),
         ("values", "<the values for aten.nonzero.default>"),
+        ("selected", "<the values for aten.index_put.default>"),
+        ("conjugate", "<a view of conjugated or negated elements>"),
         ("sparse", "<a Tensor on cpu"),
         ("namespace", "torch.ops._c10d_functional.wait_tensor.default"),
     ],
@@ -154,6 +172,7 @@ def test_call_that_cannot_be_built_is_marked(mesh: DeviceMesh, case: str, marked
         pass
 
     a = local(mesh, torch.rand(4, 4), Shard(0), Replicate())
+    conjugate = torch.rand(2, dtype=torch.complex64).conj()
     resized = local(mesh, torch.rand(4, 4), Replicate(), Replicate())
     resized.data = local(mesh, torch.rand(2, 2), Replicate(), Replicate())
     calls: dict[str, OpCall] = {
@@ -164,6 +183,8 @@ def test_call_that_cannot_be_built_is_marked(mesh: DeviceMesh, case: str, marked
         "spec": OpCall(aten.neg.default, (resized,)),
         "sparse": OpCall(aten.add.Tensor, (a, torch.eye(4).to_sparse())),
         "values": OpCall(aten.nonzero.default, (a,)),
+        "selected": OpCall(aten.index_put.default, (a, [a > 0], torch.rand(3))),
+        "conjugate": OpCall(aten.neg.default, (local(mesh, conjugate, Shard(0), Replicate()),)),
         "namespace": OpCall(torch.ops._c10d_functional.wait_tensor.default, (a,)),
     }
     text = call_in_python(calls[case])["call"]
