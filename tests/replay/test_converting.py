@@ -125,7 +125,11 @@ class Codes(Sampler):
 
     def __init__(self) -> None:
         self.seen = {self.read()}
-        self.begin = self.end = lambda: len(self.seen.add(self.read()) or self.seen)
+        self.begin = self.end = self.count
+
+    def count(self) -> int:
+        self.seen.add(self.read())
+        return len(self.seen)
 
     def read(self) -> tuple[Any, ...]:
         found = [getattr(*each) for point in CONVERTERS for each in point.attributes()]
@@ -135,9 +139,12 @@ class Codes(Sampler):
 @pytest.mark.parametrize("name", ["op", "conversion"])
 def test_repetitions_convert_without_an_observer(shard: Make, name: str) -> None:
     a, codes = shard(8, 8), Codes()
-    body = (lambda: a + a) if name == "op" else (lambda: a.redistribute(placements=[R]))
+    bodies: dict[str, Callable[[], Any]] = {
+        "op": lambda: a + a,
+        "conversion": lambda: a.redistribute(placements=[R]),
+    }
     with SignatureCapture(ResultStore(), replace(FEW, sampler=codes)):
-        body()
+        bodies[name]()
         assert len(codes.seen) == 1, "an op that converts would take longer"
         codes.seen.add(codes.read())
     assert len(codes.seen) == 2, "the capture observes conversions between measurements"
