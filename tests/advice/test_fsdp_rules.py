@@ -95,6 +95,7 @@ CHUNKS = [*gathers(1, 2, 2, 2), *backward(2, 2, 1, kinds=())]
         pytest.param(gathers(2, 2), [("kept gathered", 1)], id="called twice without backward"),
         pytest.param([*gathers(2), *gathers(2, contents=9)], [], id="written in between"),
         pytest.param([*gathers(2), *backward(2, kinds=())], [], id="once in forward and in backward"),
+        pytest.param([*gathers(2), *backward(2, after=1)], [], id="backward after one of another model"),
         pytest.param([*gathers(2, 3, 2, 3), *backward(3, 2)], [], id="two calls of the model"),
         pytest.param(
             [*one_pass(2, kinds=()), *one_pass(2, after=1, kinds=())],

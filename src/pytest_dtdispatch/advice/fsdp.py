@@ -144,9 +144,11 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
     of_contents = grouped(keyed).values()
     values = Counter(gathers[0].fsdp_group for gathers in of_contents)
     for gathers in of_contents:
-        passes = {one.after for one in gathers}
         in_backward = any(map(is_backward, gathers))
-        if len(gathers) > 1 and (len(passes) > 1 or not in_backward) and _is_unused(observed, gathers):
+        # Other models may run backward between the forward and the backward of one pass.
+        by_phase = grouped((is_backward(one), one.after) for one in gathers).values()
+        is_again = not in_backward or any(len({*passes}) > 1 for passes in by_phase)
+        if len(gathers) > 1 and is_again and _is_unused(observed, gathers):
             group = observed.groups[gathers[0].fsdp_group]
             has_backward, is_written = in_backward or group.stays_gathered, values[group.number] > 1
             by_change[_change_to_keep(group, has_backward, is_written)].append(gathers)
