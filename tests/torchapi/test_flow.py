@@ -167,10 +167,32 @@ def largest_later(number: Any) -> float:
     return 1.0 if largest > 2 else largest
 
 
+def stored_item(number: Any) -> dict[str, float]:
+    logs = {}
+    logs["loss"] = number.item()
+    return {"last": logs["loss"]}
+
+
+def compared_item(number: Any) -> bool:
+    logs = {}
+    logs["loss"] = number.item()
+    return bool(logs["loss"] > 1)
+
+
+def compared_element(number: Any) -> int:
+    logs: dict[str, list[float]] = {"loss": []}
+    logs["loss"].append(number.item())
+    last = logs["loss"][-1]
+    return 1 if last > 1 else 2
+
+
 @pytest.mark.parametrize(
     ("read", "is_needed"),
     [
         (lambda number: number.item(), False),
+        (stored_item, False),
+        (compared_item, True),
+        (compared_element, True),
         (lambda number: number.cpu(), False),
         (lambda number: f"{number}", False),
         (lambda number: [1, 2, 3][number.long()], True),
@@ -181,6 +203,9 @@ def largest_later(number: Any) -> float:
     ],
     ids=[
         "item",
+        "stored item",
+        "comparison of a stored item",
+        "comparison of an element",
         "copy",
         "text",
         "index",

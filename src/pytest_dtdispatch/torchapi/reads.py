@@ -5,7 +5,8 @@ from __future__ import annotations
 import dis
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -69,6 +70,8 @@ READERS = {
     *("item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"),
     *("format", "str", "print", "repr"),
 }
+# Methods by which a program stores a number in a container.
+STORING_METHODS = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
 # Modules that read only tensors on the host: ranks, offsets of shards, states of generators, seeds, indices.
 HOST_MODULES = (
     "torch.distributed.device_mesh.",
@@ -203,7 +206,8 @@ def is_compared(frame: FrameType) -> bool:
     """Return whether a value that a frame reads may decide which code runs next, or is an index.
 
     A line that names no function that reads, such as ``item``, reads implicitly, as ``rows[number]`` does.
-    From there on, lines that use a variable with the value are followed, and the variables that they set.
+    From there on, lines that use a variable with the value are followed, and the variables that they set. So
+    are lines that use a list or a dictionary to which the line of the read adds.
     """
     code = [*dis.get_instructions(frame.f_code)]
     at = next((number for number, each in enumerate(code) if each.offset == frame.f_lasti), len(code) - 1)
@@ -213,16 +217,32 @@ def is_compared(frame: FrameType) -> bool:
     rest = after[: next((n for n, each in enumerate(after) if each.starts_line), len(after))]
     if not any(each.argval in READERS or each.opname.startswith("FORMAT") for each in before):
         return True
-    with_value = [rest]
+    containers = _written_containers(frame, [*before, *rest])
+    of_containers = [line for line in lines if containers & _loaded(line)]
+    with_value = [rest, *of_containers]
     for line in with_value:  # grows
         stored = {each.argval for each in line if each.opname.startswith("STORE_")}
-        uses = (each for each in lines if stored & {one.argval for one in each if "LOAD_" in one.opname})
-        with_value += [each for each in uses if each not in with_value]
+        with_value += [each for each in lines if stored & _loaded(each) and each not in with_value]
     every = [each for line in with_value for each in line]
-    indexes = any(each.opname == "BINARY_SUBSCR" for line in with_value[1:] for each in line)
+    by_value = (line for line in with_value[1:] if line not in of_containers)
+    indexes = any(each.opname == "BINARY_SUBSCR" for line in by_value for each in line)
     counts = any(each.argval == "range" for each in (*before, *every))
     deciding = ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT", "CONTAINS")  # in names of instructions
     return indexes or counts or any(word in each.opname for each in every for word in deciding)
+
+
+def _loaded(line: Iterable[dis.Instruction]) -> set[Any]:
+    """Return the names that instructions load."""
+    return {each.argval for each in line if "LOAD_" in each.opname}
+
+
+def _written_containers(frame: FrameType, line: Sequence[dis.Instruction]) -> set[str]:
+    """Return the variables of a line that stores an item whose values are containers."""
+    if not any(each.opname == "STORE_SUBSCR" or each.argval in STORING_METHODS for each in line):
+        return set()
+    values = {**frame.f_globals, **frame.f_locals}
+    names = {each.argval for each in line if each.opname.startswith("LOAD_") and each.argval in values}
+    return {name for name in names if isinstance(values[name], (list, dict, set, deque))}
 
 
 def waits_for_device(tensor: Any) -> bool:
