@@ -700,6 +700,12 @@ def test_optimizer_of_a_recorded_step_needs_no_budget() -> None:
     assert advise([StepCounts()] * 2, two) == ()
 
 
+def test_ops_that_create_state_are_not_saved() -> None:
+    first = StepCounts(is_recorded=True, ops=(STEP_CALLS,), optimizers=(ADAMW,), hits=10)
+    [advice] = advise([replace(first, ops=(), hits=8)] * 2, first)
+    assert (advice.rule, advice.count) == ("optimizer", STEP_CALLS.count - 3)
+
+
 @pytest.mark.parametrize(
     ("cells", "optimizer"),
     [
