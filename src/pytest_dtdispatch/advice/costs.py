@@ -30,8 +30,9 @@ def slow_optimizer(observed: Observed) -> Iterator[Finding]:
     recorded = [each for each in observed.recorded.ops if each.place and each.place.phase is Phase.OPTIMIZER]
     dispatched = [cell for cell in cells if cell.part == Part.DISPATCH]
     calls = sum(each.count for each in recorded if each.via)
-    if calls and observed.steps:  # the first step also creates the state of the optimizer
-        calls -= max(0, observed.recorded.calls - observed.steps[-1].calls)
+    more = observed.recorded.calls - observed.steps[-1].calls if observed.steps else 0
+    if 0 < more < calls:  # the first step also creates the state of the optimizer
+        calls -= more
     calls = calls or round(sum(cell.calls for cell in dispatched))
     names = {each.op.partition(".")[0] for each in recorded if each.via} or {cell.op for cell in dispatched}
     by_lists = any(name.startswith("_foreach_") for name in names)
