@@ -64,6 +64,7 @@ def rules(*events: AnyEvent, **more: Any) -> list[tuple[str, int]]:
 PASSES = [*one_pass(2, 3), *one_pass(2, 3, after=1), *one_pass(2, 3, after=2)]
 # Gathers of a frozen group in later passes are another saving.
 REDUCTIONS = [one for one in PASSES if isinstance(one, Collective) and one.kind != "all_gather"]
+FROZEN = [*one_pass(2, kinds=()), *one_pass(2, after=1, kinds=())]
 CHUNKS = [*gathers(1, 2, 2, 2), *backward(2, 2, 1, kinds=())]
 
 
@@ -98,9 +99,14 @@ CHUNKS = [*gathers(1, 2, 2, 2), *backward(2, 2, 1, kinds=())]
         pytest.param([*gathers(2), *backward(2, after=1)], [], id="backward after one of another model"),
         pytest.param([*gathers(2, 3, 2, 3), *backward(3, 2)], [], id="two calls of the model"),
         pytest.param(
-            [*one_pass(2, kinds=()), *one_pass(2, after=1, kinds=())],
+            FROZEN,
             [("kept gathered", 3)],
             id="frozen base",
+        ),
+        pytest.param(
+            [*FROZEN, *(replace(one, contents=9) for one in one_pass(2, after=2, kinds=()))],
+            [("kept gathered", 4)],
+            id="frozen base, and a pass after it is written",
         ),
         pytest.param(CHUNKS, [("repeated gathers", 5)], id="chunks"),
         pytest.param([*gathers(1, 2, 3, 2), *backward(2, 3, 2, kinds=())], [], id="not in a row"),

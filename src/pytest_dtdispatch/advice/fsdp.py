@@ -153,12 +153,15 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
             has_backward, is_written = in_backward or group.stays_gathered, values[group.number] > 1
             by_change[_change_to_keep(group, has_backward, is_written)].append(gathers)
     for change, groups in by_change.items():
-        others = repeats_of(groups)
-        numbers = {one.fsdp_group for one in others}
+        again = repeats_of(groups)
+        numbers = {one.fsdp_group for one in again}
+        # Without resharding after forward, a backward of other contents gathers nothing either.
+        written = repeats_of(gathers for gathers in of_contents if gathers not in groups)
+        others = [*again, *(one for one in written if one.fsdp_group in numbers and is_backward(one))]
         held = sum(gathers[0].bytes for gathers in groups)
         yield Finding(
             [*chain(*groups)],
-            f"{plural(len(numbers), 'unchanged FSDP group')} gathered {len(others) + len(groups)} times",
+            f"{plural(len(numbers), 'unchanged FSDP group')} gathered {len(again) + len(groups)} times",
             f"{change.format(_modules(observed, numbers))}; this keeps {held:,} bytes gathered",
             len(others),
             "collective",
