@@ -65,6 +65,7 @@ PASSES = [*one_pass(2, 3), *one_pass(2, 3, after=1), *one_pass(2, 3, after=2)]
 # Gathers of a frozen group in later passes are another saving.
 REDUCTIONS = [one for one in PASSES if isinstance(one, Collective) and one.kind != "all_gather"]
 FROZEN = [*one_pass(2, kinds=()), *one_pass(2, after=1, kinds=())]
+WRITTEN = [replace(one, contents=9, after=2, place=BACKWARD) for one in gathers(2)]  # a later backward
 CHUNKS = [*gathers(1, 2, 2, 2), *backward(2, 2, 1, kinds=())]
 
 
@@ -104,7 +105,7 @@ CHUNKS = [*gathers(1, 2, 2, 2), *backward(2, 2, 1, kinds=())]
             id="frozen base",
         ),
         pytest.param(
-            [*FROZEN, *(replace(one, contents=9) for one in one_pass(2, after=2, kinds=()))],
+            [*FROZEN, *gathers(2, after=2, contents=9), *WRITTEN],
             [("kept gathered", 4)],
             id="frozen base, and a pass after it is written",
         ),
