@@ -25,7 +25,7 @@ def call_in_python(call: OpCall) -> dict[str, str]:
     """Return parts of a script that builds a call; text in angle brackets marks what it cannot build.
 
     Tensors have numbers, shapes, strides and placements, but no values. ``frames`` is the size of the stack,
-    which a miss records: a file on it takes as long as two to three frames, as torch checks it for changes.
+    which a miss records: a file on it takes as long as another frame, as torch checks it for changes.
     Empty on a mesh without this rank, for example. Errors of a signal handler are raised.
     """
     try:
@@ -44,7 +44,7 @@ def _parts(call: OpCall) -> dict[str, str]:
         "call": ", ".join([op, *(_python(value, mesh, numbers) for value in call.args), *kwargs]),
         "group": f"rank={mesh.mesh.flatten().tolist().index(mesh.get_rank())}, world_size={mesh.size()}",
         "mesh": f"{mesh.device_type!r}, {tuple(mesh.shape)}, mesh_dim_names={mesh.mesh_dim_names}",
-        "frames": str(min(len(files) + 5 * len({*files}) // 2, MAX_FRAMES)),
+        "frames": str(min(len(files) + len({*files}), MAX_FRAMES)),
     }
 
 
