@@ -155,9 +155,10 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
     for change, groups in by_change.items():
         again = repeats_of(groups)
         numbers = {one.fsdp_group for one in again}
-        # Without resharding after forward, a backward of other contents gathers nothing either.
-        written = repeats_of(gathers for gathers in of_contents if gathers not in groups)
-        others = [*again, *(one for one in written if one.fsdp_group in numbers and is_backward(one))]
+        others = again
+        if any(map(is_backward, again)):  # without resharding after forward, no backward gathers
+            written = repeats_of(gathers for gathers in of_contents if gathers not in groups)
+            others = again + [one for one in written if one.fsdp_group in numbers and is_backward(one)]
         held = sum(gathers[0].bytes for gathers in groups)
         yield Finding(
             [*chain(*groups)],
