@@ -131,7 +131,9 @@ def test_stop_passes_handlers_of_errors(watch: Watch, handler: str, ends: bool) 
     assert (status, "caught" in out) == (1, not ends)
 
 
-@pytest.mark.parametrize(("ending", "status"), [("sys.exit(7)", 7), ("sys.exit(0)", 1), ("1 / 0", 1)])
+@pytest.mark.parametrize(
+    ("ending", "status"), [("sys.exit(7)", 7), ("sys.exit(0)", 1), ("sys.exit(256)", 1), ("1 / 0", 1)]
+)
 def test_status_of_a_failed_program_remains(watch: Watch, ending: str, status: int) -> None:
     assert watch(f"import sys\n{FORTY}\n{ending}", most=NO_MISS)[0] == status
 

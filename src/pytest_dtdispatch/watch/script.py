@@ -173,7 +173,7 @@ def _run(name: str, run: Callable[[], object]) -> int:
         run()
     except SystemExit as left:
         if left.code is None or isinstance(left.code, int):
-            return left.code or 0
+            return (left.code or 0) % 256  # as the system reports it
         print(left.code, file=sys.stderr)
         return FAILED
     except BaseException as error:
