@@ -228,7 +228,11 @@ def test_results_of_an_unregistered_kind_are_preserved(
 
 def test_unrecordable_result_is_a_one_line_error(pytester: pytest.Pytester) -> None:
     for numbers, reason in (
-        (["type('', (), {'kind': 'other'})"], "no kind of results is registered as 'other'; valid: budget, "),
+        (
+            ["type('', (), {'kind': 'other'})"],
+            "record(): no kind of results is registered as 'other'; valid: budget, ",
+        ),
+        (["{'loss': 3}"], "record(): {'loss': 3} has no kind; valid: budget, "),
         (['Number("one", 1)', 'Number("one", 2)'], "the name 'one' is used by another call of this test"),
     ):
         with_numbers(pytester, *numbers)

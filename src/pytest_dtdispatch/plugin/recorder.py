@@ -23,7 +23,7 @@ from pytest_dtdispatch.core.results import CALLS, Finding, row_key, row_name
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import device_of
 from pytest_dtdispatch.core.store import ResultStore, Uncaptured
-from pytest_dtdispatch.core.text import nearest, own_name
+from pytest_dtdispatch.core.text import nearest, own_name, shown
 from pytest_dtdispatch.core.verdicts import RowVerdict, complaint, unjudged
 from pytest_dtdispatch.errors import GateError, MeasurementError, UnequalError
 from pytest_dtdispatch.plugin.kinds import KINDS
@@ -123,8 +123,11 @@ class Recorder(api.DtDispatch):
         for result in results:
             kind = getattr(result, "kind", None)
             if kind not in KINDS:
+                what = f"{shown(result)} has no kind"
+                if kind:
+                    what = f"no kind of results is registered as {kind!r}"
                 valid = f"{', '.join(KINDS)}{nearest(kind, KINDS)}"
-                raise MeasurementError(f"no kind of results is registered as {kind!r}; valid: {valid}")
+                raise MeasurementError(f"record(): {what}; valid: {valid}")
             check_finding(KINDS[result.kind], result)
         self._record(*results)
 
