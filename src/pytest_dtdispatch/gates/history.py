@@ -84,9 +84,8 @@ def series_changes(
         thresholds: thresholds of markers, by test; 20 % for other tests.
     """
     changes, judged = [*_appearances(runs)], [run.judged() for run in runs]
-    unit = next(
-        (run.unit for run in runs if run.unit != TIME), TIME
-    )  # a run without samples has that of times
+    # A run without samples has the unit of times.
+    unit = next((run.unit for run in runs if run.unit != TIME), TIME)
     for row in dict.fromkeys(chain(*judged)):
         threshold = _threshold(row, thresholds.get(row.test, ()), unit)
         found = {n: of_run[row] for n, of_run in enumerate(judged) if row in of_run}

@@ -93,7 +93,7 @@ class Growth:
         self._last, self._minimum, self._grew_before = minimum, None, grew
         return self._text(live) if grew and again else ""
 
-    def so_far(self, step: int, has_misses: bool = False) -> str:
+    def so_far(self, step: int, has_misses: bool) -> str:
         """Return a text for the summary about objects that grew in at least every second step.
 
         Specs alone are no growth if calls missed: caches store the specs of each miss.
