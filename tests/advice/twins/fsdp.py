@@ -440,6 +440,29 @@ def whole_model(mesh: DeviceMesh, stays_gathered: bool) -> Step:
     return step
 
 
+def adversary(mesh: DeviceMesh, stays_gathered: bool) -> Step:
+    """Train a critic on two batches, and a generator in one pass, through the critic with its new weights."""
+    generator = groups(linears(2), mesh)
+    critic = groups(linears(2), mesh, reshard_after_forward=not stays_gathered)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (generator, critic)]
+    noise, real = batches(2)
+
+    def step() -> object:
+        made = generator(noise)
+        for number, x in enumerate((real, made.detach())):
+            critic.set_requires_gradient_sync(number == 1)
+            critic.set_reshard_after_backward(number == 1 or not stays_gathered)
+            critic(x).square().mean().backward()
+        optimizers[1].step()
+        critic(made).mean().backward()
+        optimizers[0].step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        return copies(generator), copies(critic)
+
+    return step
+
+
 def decoded(mesh: DeviceMesh, stays_gathered: bool, calls: int = 4) -> Step:
     """Call a model for each token, without gradients."""
     model = groups(linears(), mesh)
@@ -557,6 +580,7 @@ GATHERED_AGAIN: list[Entry] = [
     gathered_twin("frozen base", 12, unsharded(in_batches, frozen=2)),
     gathered_twin("with AdamW", 15, unsharded(in_batches, optimizer=adamw)),
     gathered_twin("HSDP", 15, unsharded(in_batches), shape=(1, 2), **HSDP),
+    gathered_twin("adversary", 8, unsharded(adversary), is_quick=True),
     gathered_twin("whole model", 2, unsharded(whole_model)),
     gathered_twin("decode loop", 9, unsharded(decoded), is_quick=True),
     gathered_twin("teacher", 4, unsharded(distilled)),
