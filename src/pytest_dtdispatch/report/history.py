@@ -117,6 +117,7 @@ def runs_document(runs: Iterable[ReportedRun]) -> Document:
         has_numbers = has_numbers or bool(numbers.groups)
     if has_numbers:
         legend = "Times are in nanoseconds; -: not in this run. change: from the first figure to the last."
+        legend += " Runs in between have a column if it fits."
         blocks.append(paragraph(legend, indent=1))
     return Document(tuple(blocks))
 
