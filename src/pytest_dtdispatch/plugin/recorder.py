@@ -123,11 +123,11 @@ class Recorder(api.DtDispatch):
         for result in results:
             kind = getattr(result, "kind", None)
             if kind not in KINDS:
-                what = f"{shown(result)} has no kind"
+                message = f"{shown(result)} has no kind"
                 if kind:
-                    what = f"no kind of results is registered as {kind!r}"
+                    message = f"no kind of results is registered as {kind!r}"
                 valid = f"{', '.join(KINDS)}{nearest(kind, KINDS)}"
-                raise MeasurementError(f"record(): {what}; valid: {valid}")
+                raise MeasurementError(f"record(): {message}; valid: {valid}")
             check_finding(KINDS[result.kind], result)
         self._record(*results)
 

@@ -448,13 +448,13 @@ def adversary(mesh: DeviceMesh, stays_gathered: bool) -> Step:
     noise, real = batches(2)
 
     def step() -> object:
-        made = generator(noise)
-        for number, x in enumerate((real, made.detach())):
+        generated = generator(noise)
+        for number, x in enumerate((real, generated.detach())):
             critic.set_requires_gradient_sync(number == 1)
             critic.set_reshard_after_backward(number == 1 or not stays_gathered)
             critic(x).square().mean().backward()
         optimizers[1].step()
-        critic(made).mean().backward()
+        critic(generated).mean().backward()
         optimizers[0].step()
         for optimizer in optimizers:
             optimizer.zero_grad()
