@@ -184,11 +184,13 @@ def tones(part):
             yield from tones(getattr(part, field.name))
 
 def test_canned(request):
-    found = results_of(COUNTED, BUDGET, *STEPS, *results("one").values())
+    others = results("one")
+    rows = (*ROWS, others.pop("measured"))
+    found = results_of(COUNTED, BUDGET, *STEPS, *others.values())
     verdicts = [RowVerdict(row_id(each.value), each) for each in Verdict]
     gates = [Judgement(tuple(verdicts), "base", (each,)) for each in verdicts] + [Judgement((), "base")]
     documents = [judgement_document(gate) for gate in gates]
-    for run in (run_of(*ROWS, results=found), hostile_run()):
+    for run in (run_of(*rows, results=found), hostile_run()):
         documents += [*run.documents().values(), *run.documents(View()).values()]
     documents += [noise(ROWS), caveats([TestRecord(uncaptured=UNCAPTURED, is_simulated=True)])]
     path = request.config.rootpath / "tones.json"
