@@ -175,6 +175,13 @@ def test_rows_that_gates_cannot_judge_are_ignored() -> None:
     assert found([run(row()), run(row()), few, few]) == []
 
 
+def test_series_of_two_clocks_is_compared_by_wall_time() -> None:
+    by_both, by_wall = run(row(factor=1.4, cpu=1.0)), run(row(factor=1.1))
+    [change] = series_changes([by_both, by_both, by_wall, by_wall], {})
+    assert (change.run, change.verdict.verdict) == (2, Verdict.IMPROVED)
+    assert change.figures == (1400, 1400, 1100, 1100)
+
+
 def appeared(runs: Sequence[RunFigures]) -> list[tuple[int, str, Verdict, bool]]:
     return [
         (each.run, each.verdict.row.label, each.verdict.verdict, each.is_confirmed)
@@ -189,6 +196,14 @@ def test_rows_that_appear_and_disappear_are_marked() -> None:
         (4, "mul", Verdict.MISSING, False),
     ]
     assert appeared([both, add, both]) == []  # a run of some tests only
+
+
+def test_row_of_a_single_run_is_unconfirmed() -> None:
+    one, two = run(row()), run(row(), row(label="mul"))
+    assert appeared([one, one, two, one, one]) == [
+        (2, "mul", Verdict.NEW, False),
+        (3, "mul", Verdict.MISSING, False),
+    ]
 
 
 def test_rows_of_a_new_test_are_one_change() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import attrgetter
 from statistics import median, median_high
 
-from pytest_dtdispatch.core.measurement import INSTRUCTIONS_SHIFT, TIME, State, Unit
+from pytest_dtdispatch.core.measurement import INSTRUCTIONS_SHIFT, TIME, Clock, State, Unit
 from pytest_dtdispatch.core.plain_data import Natural
 from pytest_dtdispatch.core.results import MetricValue
 from pytest_dtdispatch.core.row_id import RowId
@@ -41,9 +41,11 @@ class RunFigures:
     numbers: Mapping[RowId, MetricValue]
     unit: Unit = TIME
 
-    def judged(self) -> dict[RowId, float]:
-        """Return the figures that gates judge."""
-        times = {row: timed.samples.figure for row, timed in self.times.items() if not unusable(timed)}
+    def judged(self, by_wall: Collection[RowId]) -> dict[RowId, float]:
+        """Return the figures that gates judge: of these rows by wall time, else by the clock of the row."""
+        usable = {row: timed.samples for row, timed in self.times.items() if not unusable(timed)}
+        clocks = {row: Clock.WALL if row in by_wall else samples.clock for row, samples in usable.items()}
+        times = {row: samples.least(clocks[row]) for row, samples in usable.items()}
         numbers = {row: number.value for row, number in self.numbers.items() if not number.tracers}
         return {row: figure for row, figure in (times | numbers).items() if row.state != State.LOCAL}
 
@@ -83,7 +85,11 @@ def series_changes(
         runs: figures of the runs, the oldest run first.
         thresholds: thresholds of markers, by test; 20 % for other tests.
     """
-    changes, judged = [*_appearances(runs)], [run.judged() for run in runs]
+    changes = [*_appearances(runs)]
+    # All figures of a row are by one clock.
+    clocks = ((row, timed.samples.clock) for run in runs for row, timed in run.times.items())
+    by_wall = {row for row, clock in clocks if clock is Clock.WALL}
+    judged = [run.judged(by_wall) for run in runs]
     # A run without samples has the unit of times.
     unit = next((run.unit for run in runs if run.unit != TIME), TIME)
     for row in dict.fromkeys(chain(*judged)):
@@ -152,4 +158,5 @@ def _appearances(runs: Sequence[RunFigures]) -> Iterator[RowChange]:
         ends = {Verdict.NEW: (found[0], of_test[0]), Verdict.MISSING: (found[-1] + 1, of_test[-1] + 1)}
         for verdict, (at, at_of_test) in ends.items():
             if at != at_of_test:
-                yield RowChange(at, RowVerdict(name, verdict), 1 < at < len(runs) - 1)
+                is_confirmed = 1 < at < len(runs) - 1 and len(found) > 1
+                yield RowChange(at, RowVerdict(name, verdict), is_confirmed)
