@@ -18,6 +18,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     StorageReference,
     bytes_of,
     has_graph,
+    is_being_freed,
     keep_alive,
     memory_key,
     storage_behind,
@@ -198,7 +199,8 @@ class Storages:
         found = (*found, *self._heap.instances(torch.Tensor, *STATEFUL, *host_generator_types()))
         for each in {id(one): one for one in found}.values():
             if issubclass(type(each), torch.Tensor):
-                self._add(each)
+                if not is_being_freed(each):
+                    self._add(each)
             else:
                 (self.stateful if issubclass(type(each), STATEFUL) else self.generators).append(each)
         for key in keys:
