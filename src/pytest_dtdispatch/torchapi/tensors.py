@@ -271,14 +271,13 @@ def keep_alive(tensor: torch.Tensor) -> None:
     ask_tensor(methodcaller("_fix_weakref"), tensor, None)
 
 
-@tensor_query(False)
 def is_being_freed(tensor: torch.Tensor) -> bool:
     """Return whether another thread is freeing a tensor that the garbage collector returned.
 
     Up to torch 2.9 its Python object remains until that thread, as gloo's after a collective, has the GIL;
     :func:`keep_alive` would have it freed twice.
     """
-    return tensor._use_count() == 0
+    return ask_tensor(methodcaller("_use_count"), tensor, 1) == 0
 
 
 def dead_reference() -> None:
