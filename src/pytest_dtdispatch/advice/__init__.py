@@ -85,8 +85,7 @@ def advise(
     observed = Observed(steps, recorded, budget.cells, stepped, budget.collector)
     found = []
     for rule in RULES:
-        findings = [*rule.find(observed)]
-        for one in findings:
+        for one in [*rule.find(observed)]:
             observed.claim(one.events if one.claims is None else one.claims)
             found.append((_advice(rule, one, budget.measured_ns), one))
     found.sort(key=lambda pair: pair[0].order)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_dtdispatch.advice.model import MIN_CALLS, Finding, Observed, is_backward
-from pytest_dtdispatch.core.text import grouped
+from pytest_dtdispatch.advice.model import MIN_CALLS, Finding, Observed, alike, is_backward
 from pytest_dtdispatch.steps.events import Miss, OpCalls
 
 
@@ -20,7 +19,7 @@ def elementwise_loops(observed: Observed) -> Iterator[Finding]:
     loops = (each for each in _loops(observed) if each.is_independent and observed.is_steady)
     written = (each for each in loops if not each.op.startswith("select."))
     single = (each for each in written if each.tensors == each.count)
-    for same in grouped((each.place, each) for each in single).values():
+    for same in alike(single, "place"):
         calls, count = sum(each.count for each in same), sum(each.count - 1 for each in same)
         names = " and ".join(each.replacement for each in same)
         seen = f"{', '.join(each.op for each in same)} called {calls} times"

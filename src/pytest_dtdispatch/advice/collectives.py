@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_dtdispatch.advice.model import MIN_SUMS, Finding, Observed, line_of, phase_of
-from pytest_dtdispatch.core.text import grouped
+from pytest_dtdispatch.advice.model import MIN_SUMS, Finding, Observed, alike, line_of
 from pytest_dtdispatch.steps.events import Collective, Wrapping
 
 
@@ -18,16 +17,12 @@ def _own_collectives(observed: Observed) -> list[Collective]:
 def numbers_one_by_one(observed: Observed) -> Iterator[Finding]:
     """Advise if independent plain tensors of one number are reduced one by one, such as logged metrics."""
     every = (one for one in _own_collectives(observed) if one.kind == "all_reduce" and one.reduction)
-    keyed = (
-        ((one.mesh_dim, one.group, one.reduction, one.dtype, one.shape, one.depth, phase_of(one)), one)
-        for one in every
-        if one.bytes <= 8  # f64 at most
-    )
-    for alike in grouped(keyed).values():
-        if len(alike) >= MIN_SUMS:
-            seen, ns = f"{len(alike)} numbers reduced one by one", observed.ns_of(alike[1:])
+    numbers = (one for one in every if one.bytes <= 8)  # f64 at most
+    for same in alike(numbers, "mesh_dim", "group", "reduction", "dtype", "shape", "depth", "phase"):
+        if len(same) >= MIN_SUMS:
+            seen, ns = f"{len(same)} numbers reduced one by one", observed.ns_of(same[1:])
             change = "stack them, and reduce the stack once"
-            yield Finding(alike, seen, change, len(alike) - 1, "collective", ns=ns)
+            yield Finding(same, seen, change, len(same) - 1, "collective", ns=ns)
 
 
 def scattered_tensors(observed: Observed) -> Iterator[Finding]:

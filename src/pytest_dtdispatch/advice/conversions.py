@@ -10,14 +10,14 @@ from pytest_dtdispatch.advice.model import (
     CONVERT_ONCE,
     Finding,
     Observed,
+    alike,
     bytes_of,
     layered,
-    phase_of,
     repeats_in_pass,
     repeats_of,
     times_text,
 )
-from pytest_dtdispatch.core.text import grouped, plural
+from pytest_dtdispatch.core.text import plural
 from pytest_dtdispatch.steps.events import Redistribution, Unwrapping, Wrapping
 
 
@@ -59,9 +59,9 @@ def repeated_conversions(observed: Observed) -> Iterator[Finding]:
 
 def _repeated(events: Iterable[Wrapping]) -> list[list[list[Wrapping]]]:
     """Group repeated conversions of one tensor, and those that differ only by layer or phase."""
-    equal = attrgetter("name", "tensor_number", "tensor", "mesh", "placements", "options", "input")
-    groups = grouped(((equal(one), phase_of(one)), one) for one in events).values()
-    return layered((group for group in groups if len(group) > 1), attrgetter("name", "tensor"))
+    names = ("name", "tensor_number", "tensor", "mesh", "placements", "options", "input", "phase")
+    repeated = (group for group in alike(events, *names) if len(group) > 1)
+    return layered(repeated, attrgetter("name", "tensor"))
 
 
 def _saving(
@@ -69,7 +69,7 @@ def _saving(
 ) -> Finding:
     """Return advice to convert once, with the redistributions of the results and of gradients."""
     first, every, saved = groups[0][0], [*chain(*groups)], repeats_of(groups)
-    after = grouped(((one.tensor_number, one.target), one) for one in moved).values()
+    after = alike(moved, "tensor_number", "target")
     saved_in_pass = repeats_in_pass(groups)
     in_pass = [*saved_in_pass, *repeats_in_pass(after)]
     redistributions = [*repeats_of(after), *observed.gradients_of(in_pass, Redistribution)]

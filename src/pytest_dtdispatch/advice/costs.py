@@ -117,11 +117,9 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
     in_modules = ((cell.place.module, cell) for cell in observed.cells if cell.place and cell.place.module)
     of_module = grouped((INDEX.sub("*", module), cell) for module, cell in in_modules)
     aliasing = {"detach.default", "alias.default"}  # these only return another reference to a tensor
-    mixing = {  # modules with ops that need more than the elements that this rank has
-        INDEX.sub("*", each.place.module)
-        for each in observed.recorded.ops
-        if each.place and not (each.is_pointwise or each.op in aliasing)
-    }
+    others = (each for each in observed.recorded.ops if not (each.is_pointwise or each.op in aliasing))
+    # Modules with ops that need more than the elements that this rank has.
+    mixing = {INDEX.sub("*", each.place.module) for each in others if each.place}
     for module, cells in of_module.items():
         ns = ns_by_part(cells)
         many_ns, local_ns = ns[Part.DISPATCH] + ns[Part.AUTOGRAD], ns[Part.LOCAL]
@@ -136,9 +134,8 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
         moves = [c for c in cells if c.part in REDISTRIBUTION or communicates(c) or c.part == Part.WRAPPING]
         in_forward = any(cell.place is not None and cell.place.phase is Phase.FORWARD for cell in moves)
         is_local = module not in mixing and not in_forward
-        is_large = ns[Part.DISPATCH] * max(left, 0) >= MIN_SHARE * calls * sum(
-            cell.ns for cell in observed.cells
-        )
+        step_ns = sum(cell.ns for cell in observed.cells)
+        is_large = ns[Part.DISPATCH] * max(left, 0) >= MIN_SHARE * calls * step_ns
         is_slow = many_ns > 5 * local_ns  # it is 6 to 10 times for a small shard
         if left > 0 and is_slow and is_local and is_large and observed.recorded.ops:
             seen = f"dispatch and autograd cost {many_ns / max(local_ns, 1):,.0f} times the local ops"

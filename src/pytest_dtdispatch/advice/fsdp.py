@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
 
@@ -12,10 +13,10 @@ from pytest_dtdispatch.advice.model import (
     MAX_LINES,
     Finding,
     Observed,
+    alike,
     bytes_of,
     is_backward,
     layered,
-    phase_of,
     repeats_of,
 )
 from pytest_dtdispatch.core.events import FsdpGroup
@@ -50,6 +51,14 @@ def _modules(observed: Observed, groups: Collection[int]) -> str:
     return ", ".join(first_of(list(dict.fromkeys(texts)), MAX_LINES))
 
 
+def _saving(
+    observed: Observed, events: Sequence[Collective], seen: str, change: str, saved: Sequence[Collective]
+) -> Finding:
+    """Return the finding that a change saves collectives, by kind."""
+    saves = f"saves at most {_count_text(saved)}"
+    return replace(observed.saving(events, seen, change, saved, "collective", claims=saved), saves=saves)
+
+
 def micro_batches(observed: Observed) -> Iterator[Finding]:
     """Advise if FSDP2 reduces gradients in several passes that nothing uses before the last."""
     saved: defaultdict[str, list[Collective]] = defaultdict(list)  # by change, with a placeholder for modules
@@ -64,24 +73,15 @@ def micro_batches(observed: Observed) -> Iterator[Finding]:
                 change += " before each use of the gradients"
             sums_in = observed.groups[number].sums_in
             if sums_in:
-                change += (
-                    f", with reduce_dtype=torch.float32 in the policy: else they are summed in {sums_in}"
-                )
+                change += ", with reduce_dtype=torch.float32 in the policy: else they are summed in "
+                change += sums_in
             saved[change] += chain(*skipped)
     for change, others in saved.items():
         groups = {one.fsdp_group for one in others}
-        of_each = grouped((one.fsdp_group, one) for one in others).values()
-        nbytes = sum(max(one.bytes for one in same) for same in of_each)
-        yield Finding(
-            others,
-            f"gradients of {plural(len(groups), 'FSDP group')} reduced in several backward passes",
-            f"{change.format(_modules(observed, groups))}; this keeps {nbytes:,} bytes of gradients",
-            len(others),
-            "collective",
-            saves=f"saves at most {_count_text(others)}",
-            ns=observed.ns_of(others),
-            bytes=bytes_of(others),
-        )
+        nbytes = sum(max(one.bytes for one in same) for same in alike(others, "fsdp_group"))
+        seen = f"gradients of {plural(len(groups), 'FSDP group')} reduced in several backward passes"
+        keeps = f"; this keeps {nbytes:,} bytes of gradients"
+        yield _saving(observed, others, seen, change.format(_modules(observed, groups)) + keeps, others)
 
 
 def repeated_gathers(observed: Observed) -> Iterator[Finding]:
@@ -91,11 +91,8 @@ def repeated_gathers(observed: Observed) -> Iterator[Finding]:
     """
     gathers = _of_groups(observed, is_gather=True)
     reduced = _of_groups(observed, is_gather=False)
-    again = {
-        one.fsdp_group
-        for one, other in pairwise(gathers)
-        if (one.fsdp_group, one.after, phase_of(one)) == (other.fsdp_group, other.after, phase_of(other))
-    }
+    passes = [(one.fsdp_group, one.after, one.phase) for one in gathers]
+    again = {one[0] for one, other in pairwise(passes) if one == other}
     gathered = {0, *(one.fsdp_group for one in gathers)}  # 0: the module around it has no group yet
     each = (
         [one for one in gathers if one.fsdp_group == group]
@@ -140,8 +137,7 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
     One gather in forward and one in backward are the purpose of FSDP2, except in several passes.
     """
     by_change: defaultdict[str, list[list[Collective]]] = defaultdict(list)
-    keyed = (((one.fsdp_group, one.contents), one) for one in _of_groups(observed, is_gather=True))
-    of_contents = grouped(keyed).values()
+    of_contents = alike(_of_groups(observed, is_gather=True), "fsdp_group", "contents")
     values = Counter(gathers[0].fsdp_group for gathers in of_contents)
     for gathers in of_contents:
         in_backward = any(map(is_backward, gathers))
@@ -160,17 +156,10 @@ def gathered_again(observed: Observed) -> Iterator[Finding]:
             written = repeats_of(gathers for gathers in of_contents if gathers not in groups)
             others = again + [one for one in written if one.fsdp_group in numbers and is_backward(one)]
         held = sum(gathers[0].bytes for gathers in groups)
-        yield Finding(
-            [*chain(*groups)],
-            f"{plural(len(numbers), 'unchanged FSDP group')} gathered {len(again) + len(groups)} times",
-            f"{change.format(_modules(observed, numbers))}; this keeps {held:,} bytes gathered",
-            len(others),
-            "collective",
-            saves=f"saves at most {_count_text(others)}",
-            ns=observed.ns_of(others),
-            bytes=bytes_of(others),
-            claims=others,
-        )
+        seen = f"{plural(len(numbers), 'unchanged FSDP group')} gathered {len(again) + len(groups)} times"
+        keeps = f"; this keeps {held:,} bytes gathered"
+        every = [*chain(*groups)]
+        yield _saving(observed, every, seen, change.format(_modules(observed, numbers)) + keeps, others)
 
 
 def _is_unused(observed: Observed, gathers: Sequence[Collective]) -> bool:

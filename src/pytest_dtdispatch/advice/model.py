@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, takewhile
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from pytest_dtdispatch.budget.collector import CollectorPauses
@@ -282,6 +283,12 @@ def line_texts(lines: Iterable[CodePlace | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line.line_text for line in distinct.values()))
 
 
+def alike(events: Iterable[E], *names: str) -> list[list[E]]:
+    """Group events whose attributes with these names are equal."""
+    key = attrgetter(*names)
+    return list(grouped((key(event), event) for event in events).values())
+
+
 def layered(groups: Iterable[list[E]], key: Callable[[E], Hashable]) -> list[list[list[E]]]:
     """Group groups that differ only by layer or phase, such as a forward and its recomputation.
 
@@ -312,12 +319,6 @@ def is_backward(event: StepEvent | Cell) -> bool:
     return event.place is not None and event.place.phase is Phase.BACKWARD
 
 
-def phase_of(event: StepEvent | Cell) -> Phase | None:
-    """Return the phase. ``Phase.OTHER``, as of a forward after a backward, is reported as forward."""
-    phase = event.place.phase if event.place else None
-    return Phase.FORWARD if phase is Phase.OTHER else phase
-
-
 def communicates(cell: Cell) -> bool:
     """Return whether a cell is of a collective outside of redistributions."""
     return cell.part in (Part.COMMUNICATION, Part.FSDP_COLLECTIVES)
@@ -333,5 +334,4 @@ def repeats_in_pass(groups: Iterable[Sequence[E]]) -> list[E]:
 
     The first events of later passes can reuse the result too, but each pass has gradients of its own.
     """
-    of_passes = (grouped((one.after, one) for one in group).values() for group in groups)
-    return repeats_of(chain.from_iterable(of_passes))
+    return repeats_of(chain.from_iterable(alike(group, "after") for group in groups))

@@ -12,11 +12,11 @@ from pytest_dtdispatch.advice.model import (
     MIN_SUMS,
     Finding,
     Observed,
+    alike,
     bytes_of,
     is_backward,
     layered,
     line_of,
-    phase_of,
     repeats_in_pass,
     repeats_of,
     times_text,
@@ -25,7 +25,6 @@ from pytest_dtdispatch.core.events import Phase
 from pytest_dtdispatch.core.text import grouped, plural
 from pytest_dtdispatch.steps.events import Redistribution, placement_change
 
-LOSS_OPS = ("_log_softmax", "nll_loss")  # names of the ops of a cross entropy begin so
 # With 2 KiB of logits loss_parallel took 7.5 times as long, with 32 MiB 0.56 times. Sizes between: untried.
 MIN_LOGITS_BYTES = 2**22
 
@@ -103,11 +102,8 @@ def _undone_finding(
 
 def repeated_redistributions(observed: Observed) -> Iterator[Finding]:
     """Advise if a tensor is redistributed several times to the same placements, as for q, k and v."""
-    keyed = (
-        ((one.tensor_number, one.mesh, one.target, one.options, phase_of(one)), one)
-        for one in _explicit(observed)
-    )
-    repeated = (group for group in grouped(keyed).values() if len(group) > 1)
+    of_tensors = alike(_explicit(observed), "tensor_number", "mesh", "target", "options", "phase")
+    repeated = (group for group in of_tensors if len(group) > 1)
     for groups in layered(repeated, attrgetter("tensor", "source", "target")):
         seen = f"{_moved_text(groups[0][0])} redistributed {times_text(groups)}"
         saved = [*repeats_of(groups), *observed.gradients_of(repeats_in_pass(groups), Redistribution)]
@@ -123,10 +119,8 @@ def gathered_parameters(observed: Observed) -> Iterator[Finding]:
     gathered = [one for one in in_modules if _is_gathered(one) and "S" not in "".join(one.target)]
     # A partial gradient is reduced there; that of a replicated one is reduced by each op that takes it.
     of_gradients = ((one, observed.gradients_of([one], Redistribution)) for one in gathered)
-    gathered = [
-        one for one, gradients in of_gradients if not any(_is_partial(each.source) for each in gradients)
-    ]
-    keyed = (((one.place and (one.place.file, one.place.line), one.mesh), one) for one in gathered)
+    unreduced = (one for one, moves in of_gradients if not any(_is_partial(each.source) for each in moves))
+    keyed = (((one.place and (one.place.file, one.place.line), one.mesh), one) for one in unreduced)
     for group in grouped(keyed).values():
         seen = f"{plural(len(group), 'parameter')} of one dimension gathered by modules"
         saved = [*group, *observed.gradients_of(group, Redistribution)]
@@ -141,13 +135,13 @@ def gathered_one_by_one(observed: Observed) -> Iterator[Finding]:
     lasting = observed.recurring(Redistribution, attrgetter("memory_number"))
     explicit = {id(one) for one in _explicit(observed)}
     first = {one.memory_number: one for one in reversed(lasting) if one.memory_number and id(one) in explicit}
-    in_forward = (one for one in first.values() if _is_gathered(one) and phase_of(one) is Phase.FORWARD)
+    in_forward = (one for one in first.values() if _is_gathered(one) and one.phase is Phase.FORWARD)
     in_program = (one for one in in_forward if not (one.depth or (one.place and one.place.module)))
     keyed = (((line_of(one.place), one.mesh, one.is_even), one) for one in in_program)
     for group in grouped(keyed).values():
-        alike = grouped(((one.tensor.partition("[")[0], one.source), one) for one in group).values()
+        of_dtype = grouped(((one.tensor.partition("[")[0], one.source), one) for one in group).values()
         bucket_bytes = 25 * 2**20  # as in DDP: larger buckets are hardly faster
-        count = len(group) - sum(math.ceil(bytes_of(each) / bucket_bytes) for each in alike)
+        count = len(group) - sum(math.ceil(bytes_of(each) / bucket_bytes) for each in of_dtype)
         if count >= MIN_SUMS - 1 and observed.is_proved:
             pad = "" if group[0].is_even else "pad their local shards to one size, which are uneven, and "
             seen, ns = f"{len(group)} tensors gathered one by one", observed.ns_of(group) * count / len(group)
@@ -162,7 +156,7 @@ def matrices_gathered_again(observed: Observed) -> Iterator[Finding]:
     do not need.
     """
     stepping = [one for one in _implied(observed) if one.matrices and one.bytes]
-    for same in grouped(((one.matrices, one.mesh), one) for one in stepping).values():
+    for same in alike(stepping, "matrices", "mesh"):
         matrices = same[0].matrices
         gathers = [one for one in same if _is_gathered(one) and "," in one.tensor]
         if len({one.tensor_number or id(one) for one in gathers}) <= matrices:
@@ -187,14 +181,12 @@ def logits_gathered(observed: Observed) -> Iterator[Finding]:
 
     Since torch 2.15 a cross entropy shards logits by row, gathers the log-probabilities, and shards labels.
     """
-    softmaxes = (one for one in _implied(observed) if one.op.startswith(LOSS_OPS[0]))
-    others = {one.tensor_number for one in softmaxes if not one.is_for_loss} - {
-        0
-    }  # of losses that it refuses
+    softmaxes = [one for one in _implied(observed) if one.op.startswith("_log_softmax")]
+    refused = {one.tensor_number for one in softmaxes if one.tensor_number and not one.is_for_loss}
     of_logits = [one for one in observed.last(Redistribution) if _is_of_logits(one)]
-    of_logits = [one for one in of_logits if one.tensor_number not in others]
-    implied = (one for one in _implied(observed) if one.op.startswith(LOSS_OPS) and not _is_of_logits(one))
-    at_line = grouped((line_of(one.place), one) for one in implied)
+    of_logits = [one for one in of_logits if one.tensor_number not in refused]
+    of_loss = (one for one in _implied(observed) if one.op.startswith(("_log_softmax", "nll_loss")))
+    at_line = grouped((line_of(one.place), one) for one in of_loss if not _is_of_logits(one))
     for line, logits in grouped((line_of(one.place), one) for one in of_logits).items():
         first = logits[0]
         rest = at_line.get(line, [])
@@ -209,9 +201,8 @@ def logits_gathered(observed: Observed) -> Iterator[Finding]:
 def gradients_reduced_again(observed: Observed) -> Iterator[Finding]:
     """Advise if several ops of an optimizer reduce the same partial gradient, such as three ops of AdamW."""
     reduced = (one for one in _implied(observed) if one.is_gradient and _is_partial(one.source))
-    in_optimizer = (one for one in reduced if phase_of(one) is Phase.OPTIMIZER)
-    of_tensors = grouped((one.tensor_number, one) for one in in_optimizer).values()
-    again = [group for group in of_tensors if len(group) > 1]
+    in_optimizer = (one for one in reduced if one.phase is Phase.OPTIMIZER)
+    again = [group for group in alike(in_optimizer, "tensor_number") if len(group) > 1]
     if again:
         others = repeats_of(again)
         seen = f"{plural(len(again), 'partial gradient')} reduced {len(others) + len(again)} times"
@@ -225,10 +216,7 @@ def sums_one_by_one(observed: Observed) -> Iterator[Finding]:
     own = (one for one in every if one.place and not (one.via or one.is_written_later))
     numbers = (one for one in own if one.tensor.endswith("[]"))
     reduced = (one for one in numbers if _is_partial(one.source) and not _is_partial(one.target))
-    keyed = (
-        ((one.tensor, one.mesh, one.source, one.target, one.depth, phase_of(one)), one) for one in reduced
-    )
-    for group in grouped(keyed).values():
+    for group in alike(reduced, "tensor", "mesh", "source", "target", "depth", "phase"):
         if len({one.tensor_number or id(one) for one in group}) >= MIN_SUMS:
             seen = f"{len(group)} partial results of one number reduced one by one"
             change = "stack them, and reduce the stack once, as torch.nn.utils.get_total_norm does"
@@ -241,11 +229,10 @@ def unmerged_dimensions(observed: Observed) -> Iterator[Finding]:
     # With a flattened mesh, torch gathers uneven shards in the wrong order.
     uneven = {one.mesh for one in observed.every(Redistribution) if not one.is_even}
     several = [one for one in observed.last(Redistribution) if one.mergeable and one.mesh not in uneven]
-    for group in grouped(((one.mesh, one.source, one.target), one) for one in several).values():
+    for group in alike(several, "mesh", "source", "target"):
         dimensions = 1 + group[0].mergeable
-        seen = (
-            f"{plural(len(group), 'redistribution')} with one all_reduce for each of {dimensions} dimensions"
-        )
+        moves = plural(len(group), "redistribution")
+        seen = f"{moves} with one all_reduce for each of {dimensions} dimensions"
         change = "call _flatten() once on the mesh of these dimensions, before the first step"
         count, ns = sum(one.mergeable for one in group), observed.ns_of(group) * (1 - 1 / dimensions)
         nbytes = bytes_of(group) - bytes_of(group) // dimensions
@@ -255,7 +242,7 @@ def unmerged_dimensions(observed: Observed) -> Iterator[Finding]:
 def _implied_groups(observed: Observed) -> list[list[Redistribution]]:
     """Group implied redistributions of the program's lines by tensor."""
     moved = (one for one in _implied(observed) if one.bytes and not one.via)
-    keyed = (((one.tensor_number or id(one), one.mesh, one.target, phase_of(one)), one) for one in moved)
+    keyed = (((one.tensor_number or id(one), one.mesh, one.target, one.phase), one) for one in moved)
     return list(grouped(keyed).values())
 
 

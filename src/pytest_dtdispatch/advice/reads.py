@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from operator import attrgetter
 
-from pytest_dtdispatch.advice.model import Finding, Observed
+from pytest_dtdispatch.advice.model import Finding, Observed, alike
 from pytest_dtdispatch.core.text import grouped, plural
 from pytest_dtdispatch.steps.events import Read
 
@@ -28,12 +28,10 @@ def partial_reads(observed: Observed) -> Iterator[Finding]:
 def repeated_reads(observed: Observed) -> Iterator[Finding]:
     """Advise if the host reads several numbers in each step that do not depend on each other."""
     every = observed.recurring(Read, attrgetter("op", "place")) if observed.is_proved else []
-    numbers = (
-        one for one in every if one.op == "item" and not (one.via or one.is_compared or one.is_written_later)
-    )
+    items = (one for one in every if one.op == "item")
+    numbers = (one for one in items if not (one.via or one.is_compared or one.is_written_later))
     # Tensors that `stack` takes without changing their type or placements.
-    keyed = (((one.depth, one.tensor, one.mesh, one.placements), one) for one in numbers)
-    reads = [same for same in grouped(keyed).values() if len(same) > 1]
+    reads = [same for same in alike(numbers, "depth", "tensor", "mesh", "placements") if len(same) > 1]
     if reads:
         every, count = [*chain(*reads)], sum(len(same) - 1 for same in reads)
         change = "stack them, and read the stack once"

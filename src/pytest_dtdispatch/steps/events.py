@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, TypeAlias
 
-from pytest_dtdispatch.core.events import CodePlace
+from pytest_dtdispatch.core.events import CodePlace, Phase
 from pytest_dtdispatch.core.text import TextEnum, fold_layers, grouped, shorten_path
 
 EXPLICIT = "redistribute"  # the op of explicit redistributions
@@ -76,6 +76,12 @@ class StepEvent:
     def origin(self) -> Hashable:
         """Key that events of the same cause have in common."""
         return *(getattr(self, name) for name in self.common), self.place
+
+    @property
+    def phase(self) -> Phase | None:
+        """Phase. ``Phase.OTHER``, as of a forward after a backward, is reported as forward."""
+        phase = self.place.phase if self.place else None
+        return Phase.FORWARD if phase is Phase.OTHER else phase
 
     def _with_line(self, text: str) -> str:
         return f"{text}, at {self.place}" if self.place else text
