@@ -264,7 +264,7 @@ class OpCounter:
             is_recorded=is_recorded,
             ops=tuple(ops),
             groups=self._transfers.groups() if is_recorded else (),
-            optimizers=self._transfers.optimizer_steps(),
+            optimizers=tuple(self._transfers.optimizers.values()),
         )
 
     def _begin(self) -> None:
@@ -379,12 +379,21 @@ class OpCounter:
                 yield entry
 
     def _miss(self, one: _Propagated, call: OpCall, called: Called, signature: str) -> Miss:
+        """Return the event of a propagation; the remedy of a differing value depends on the op's schema."""
         if one.error:
             reason = Reason(f"propagation raised {one.error}, which is not cached", remedy=Remedy.UNCACHED)
         elif one.queried is QueriedCache.NONE:
             reason = Reason("no cache was queried: the program is traced, or a mode bypasses the caches")
         else:
             reason = self._seen.why(called)
+        remedy = reason.remedy
+        if remedy is Remedy.NUMBER:
+            names = frozenset(name.partition("[")[0] for name in reason.arguments)
+            numbers = frozenset(each.name for each, value in call.named() if type(value) in (int, float))
+            if not takes_tensors(call.func, names, numbers - names):
+                # Arguments that are or determine sizes: padding makes them equal.
+                sizes = {"size", "end", "length", "repeats", "split_size", "split_sizes", "pad"}
+                remedy = Remedy.SHAPE if sizes.issuperset(names) else Remedy.NONE
         return Miss(
             signature=signature,
             reason=reason.text,
@@ -392,23 +401,12 @@ class OpCounter:
             cause=reason.without_values or reason.text,
             call=one.at.call,
             elsewhere=one.at.thread != self._home,
-            remedy=_remedy(call, reason),
+            remedy=remedy,
             values=reason.values,
-            mesh=() if call.mesh is None else tuple(call.mesh.shape),
+            mesh=tuple(call.mesh.shape),
             is_direct=one.is_direct,
             place=one.place,
         )
-
-
-def _remedy(call: OpCall, reason: Reason) -> Remedy:
-    """Return the remedy of a miss; that of a differing value depends on the schema of the op."""
-    names = frozenset(name.partition("[")[0] for name in reason.arguments)
-    numbers = frozenset(each.name for each, value in call.named() if type(value) in (int, float))
-    if reason.remedy is not Remedy.NUMBER or takes_tensors(call.func, names, numbers - names):
-        return reason.remedy
-    # Arguments that are or determine sizes: padding makes them equal.
-    sizes = {"size", "end", "length", "repeats", "split_size", "split_sizes", "pad"}
-    return Remedy.SHAPE if sizes.issuperset(names) else Remedy.NONE
 
 
 class CallNotes(UnnoticedMode):

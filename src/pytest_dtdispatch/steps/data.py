@@ -19,23 +19,23 @@ NUMBERING = ("place", "call", "tensor_number", "result_number", "memory_number")
 
 def steps_data(counted: Sequence[Steps]) -> list[dict[str, Any]]:
     """Return the data of the counted steps of a test. Counts are named as their limits, else by title."""
-    return [_steps_data(one) for one in counted]
-
-
-def _steps_data(counted: Steps) -> dict[str, Any]:
-    named = {kind.limit or kind.title: kind for kind in counted.kinds}
-    events = grouped(
-        (event["event"], event) for event in causes_data([step.events for step in counted.steps])
-    )
-    return {
-        "warmup": len(counted.warmup),
-        "steps": len(counted.steps),
-        "state": state_of(counted).text,
-        "counts": {name: [*map(kind.number, counted.steps)] for name, kind in named.items() if name},
-        "cache_growth": counted.cache_growth,
-        "events": [event for of_kind in events.values() for event in of_kind[:MAX_OF_CLASS]],
-        "left_out": left_out(events),
-    }
+    data = []
+    for one in counted:
+        named = {kind.limit or kind.title: kind for kind in one.kinds}
+        causes = causes_data([step.events for step in one.steps])
+        events = grouped((event["event"], event) for event in causes)
+        data.append(
+            {
+                "warmup": len(one.warmup),
+                "steps": len(one.steps),
+                "state": state_of(one).text,
+                "counts": {name: [*map(kind.number, one.steps)] for name, kind in named.items() if name},
+                "cache_growth": one.cache_growth,
+                "events": [event for of_kind in events.values() for event in of_kind[:MAX_OF_CLASS]],
+                "left_out": left_out(events),
+            }
+        )
+    return data
 
 
 def _size(event: Mapping[str, Any]) -> tuple[int, int]:

@@ -43,7 +43,8 @@ def run_and_count(calls: StepCalls, note: NoteTrail | None = None) -> Steps:
             if not is_warm:
                 warming.close()  # counted steps run without a mode
             number = len(counted) + 1 - (0 if is_warm else calls.warmup)
-            with ProfilerRange("step", partial(_step_title, number, calls.name, is_warm)):
+            title = f"{number}" if calls.name == "step" else f"{number} of {calls.name}"
+            with ProfilerRange("step", str, f"{title} (warm-up)" if is_warm else title):
                 is_last = number == calls.warmup
                 with CallNotes(counter, records_flow=is_last) if is_warm else nullcontext():
                     result = calls.step(*arguments)
@@ -75,11 +76,6 @@ def _text(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):  # an array of another library
         return f"{value.dtype}{shape_text(value.shape)}"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", shown(value))  # equal objects have different addresses
-
-
-def _step_title(number: int, name: str, is_warm: bool) -> str:
-    title = f"{number}" if name == "step" else f"{number} of {name}"
-    return f"{title} (warm-up)" if is_warm else title
 
 
 def run_counted(target: Callable[..., object], path: Path, *args: Any, **kwargs: Any) -> None:

@@ -232,24 +232,10 @@ class CountKind(NamedTuple):
 
 
 def event_kind(
-    name: str,
-    events: Callable[[StepCounts], Sequence[StepEvent]],
-    metric: str = "",
-    meaning: str = "",
-    is_omitted: bool = False,
-    follows_moves: bool = False,
+    name: str, events: Callable[[StepCounts], Any], metric: str = "", meaning: str = "", **options: Any
 ) -> CountKind:
     """Return the kind that counts these events, with one name for its column, its limit and in A/B runs."""
-    return CountKind(
-        events,
-        title=name,
-        limit=name,
-        metric=metric,
-        per_step=f"{name}_per_step",
-        meaning=meaning,
-        is_omitted=is_omitted,
-        follows_moves=follows_moves,
-    )
+    return CountKind(events, name, name, metric, f"{name}_per_step", meaning=meaning, **options)
 
 
 def bytes_kind(name: str, runs: Callable[[StepCounts], Sequence[Collective]]) -> CountKind:
@@ -258,12 +244,7 @@ def bytes_kind(name: str, runs: Callable[[StepCounts], Sequence[Collective]]) ->
 
 
 def growth_kind(
-    name: str,
-    number: str,
-    title: str,
-    meaning: str,
-    metric: str = "",
-    listed: Callable[[StepCounts], Sequence[str]] | None = None,
+    name: str, number: str, title: str, meaning: str, metric: str = "", listed: Any = None
 ) -> CountKind:
     """Return the kind of a number of a step that counts growth."""
     per_step = f"{name}_per_step"

@@ -16,7 +16,6 @@ from pytest_dtdispatch.torchapi.signatures import dtype_text, placements_text, s
 from pytest_dtdispatch.torchapi.tensors import stride_of, tensor_traits
 
 MAX_AT_POSITION = 32  # stored calls at one position in the step, for endless loops
-PER_THREAD = "caches are per thread"
 
 
 class CallPosition(NamedTuple):
@@ -49,7 +48,6 @@ class Trait(NamedTuple):
 Traits = Mapping[Trait, str]
 _Call = tuple[tuple[Trait, str], ...]
 T = TypeVar("T")
-IDENTITY = "identity"
 
 
 class Called(NamedTuple):
@@ -82,7 +80,7 @@ class Reason(NamedTuple):
 def describe(call: OpCall, at: CallPosition) -> Called:
     """Return the traits of a call on DTensors, or on their specs in propagation."""
     mesh = call.mesh
-    traits = {} if mesh is None else {**_mesh_traits(mesh)}
+    traits = {**_mesh_traits(mesh)}
     for argument, value in call.named():
         _add(traits, argument.name, value, mesh)
     return Called(op_name(call.func), traits, at)
@@ -92,10 +90,10 @@ def _add(traits: dict[Trait, str], of: str, value: Any, mesh: Any) -> None:
     tensor = tensor_traits(value)
     if tensor is not None:
         traits[Trait(of, "type")] = "tensor"
-        replicated = "R" * (mesh.ndim if mesh is not None else 1)  # torch treats plain tensors as replicated
         traits[Trait(of, "dtype")] = dtype_text(tensor.dtype)
         traits[Trait(of, "shape")] = shape_text(tensor.shape)
-        traits[Trait(of, "placements")] = placements_text(tensor.placements) or replicated
+        # Torch treats plain tensors as replicated.
+        traits[Trait(of, "placements")] = placements_text(tensor.placements) or "R" * mesh.ndim
         traits[Trait(of, "stride")] = shape_text(stride_of(value))
     elif isinstance(value, (list, tuple)):
         traits[Trait(of, "type")] = "list"
@@ -115,7 +113,7 @@ def _mesh_traits(mesh: Any) -> dict[Trait, str]:
         Trait("mesh", "device"): str(mesh.device_type),
         Trait("mesh", "dim_names"): str(mesh.mesh_dim_names),
         Trait("mesh", "ranks"): shorten(ranks, limit=20),
-        Trait("mesh", IDENTITY): str(hash(mesh)),  # equal for meshes that torch compares as equal
+        Trait("mesh", "identity"): str(hash(mesh)),  # equal for meshes that torch compares as equal
     }
 
 
@@ -140,11 +138,12 @@ class Seen:
         if not earlier and not at.thread and all(other != op for _, other in self._clears):
             return Reason("first call of this op")
         if not earlier:
-            return Reason(f"first call of this op in this thread; {PER_THREAD}", remedy=Remedy.THREAD)
+            return Reason("first call of this op in this thread; caches are per thread", remedy=Remedy.THREAD)
         call = tuple(traits.items())
         before = earlier.get(call)
-        if before is None and not at.clears and self._ran_elsewhere(op, call):
-            return Reason(f"an equal call ran in another thread; {PER_THREAD}", remedy=Remedy.THREAD)
+        ran_elsewhere = any(call in calls for (_, other), calls in self._clears.items() if other == op)
+        if before is None and not at.clears and ran_elsewhere:
+            return Reason("an equal call ran in another thread; caches are per thread", remedy=Remedy.THREAD)
         if before is not None and before < at.clears:
             return Reason("the caches were cleared since its last call", remedy=Remedy.CLEARED)
         if before is not None:
@@ -160,10 +159,6 @@ class Seen:
         if not same_position:
             return Reason(f"{text} at another position", cause)
         return changes[0]._replace(text=text, without_values=cause)
-
-    def _ran_elsewhere(self, op: str, call: _Call) -> bool:
-        """Whether another thread called an op with equal arguments."""
-        return any(call in calls for (_, other), calls in self._clears.items() if other == op)
 
 
 def _put_last(calls: dict[_Call, T], call: _Call, value: T, limit: int) -> None:
@@ -193,7 +188,7 @@ def _differences(traits: Traits, other: Traits) -> tuple[list[Reason], list[Reas
         if trait in other and other[trait] != value:
             changed.setdefault((trait.kind, value, other[trait]), []).append(trait.of)
     for (kind, value, before), of in changed.items():
-        if kind == IDENTITY:  # a slice of a mesh, and a mesh of these ranks
+        if kind == "identity":  # a slice of a mesh, and a mesh of these ranks
             text = "another mesh of equal ranks, which torch does not compare as equal"
             weak.append(Reason(text, text))
             continue

@@ -97,7 +97,13 @@ def _line(test: str, steps: Steps, kinds: Sequence[CountKind], view: View) -> Li
         lowest, highest = min(counts), max(counts)
         cells[Column(kind.title)] = f"{lowest:,}" if lowest == highest else f"{lowest:,}-{highest:,}"
     cells[Column("steps")] = f"{len(steps.warmup)}+{len(steps.steps)}"
-    state, details = state_of(steps), _details(steps, view)
+    details = []  # redistributions by cause; in a verbose view all other events that are no misses
+    for shown in (Redistribution, Wrapping, Unwrapping, Collective) if view.verbose else (Redistribution,):
+        details += _causes(shown, steps, view)
+    if view.verbose and steps.warmup:
+        misses = ", ".join(str(step.misses) for step in steps.warmup)
+        details.append(f"misses of each step of the warm-up: {misses}")
+    state = state_of(steps)
     if RowId(test, steps.name) in view.over:
         state = StepState(f"over its limits, {state.text}", has_trouble=True)
         details = details if view.verbose else []  # the error of its test lists the causes
@@ -123,18 +129,6 @@ def _notes(steps: Steps, view: View) -> list[str]:
     if not view.for_page:
         notes += [line for advice in steps.advice for line in advice.lines]
     return notes
-
-
-def _details(steps: Steps, view: View) -> list[str]:
-    """Return the redistributions by cause, and in a verbose view all other events that are no misses."""
-    details = []
-    kinds = (Redistribution, Wrapping, Unwrapping, Collective)
-    for kind in kinds if view.verbose else kinds[:1]:
-        details += _causes(kind, steps, view)
-    if view.verbose and steps.warmup:
-        misses = ", ".join(str(step.misses) for step in steps.warmup)
-        details.append(f"misses of each step of the warm-up: {misses}")
-    return details
 
 
 def _causes(kind: type[StepEvent], steps: Steps, view: View) -> list[str]:

@@ -8,7 +8,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
@@ -92,6 +91,7 @@ class TransferRecorder:
 
     Attributes:
         flow: recorder of the flow of data, for steps whose ops are all recorded.
+        optimizers: optimizers of the step by id, if its ops are recorded.
     """
 
     def __init__(self, lines: Any, log: list[Any]) -> None:
@@ -102,7 +102,7 @@ class TransferRecorder:
         self._running = Running()
         self.origins = Origins(self._note_optimizer)
         self._numbers = TensorNumbers()
-        self._optimizers, self._fsdp_groups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+        self._matrix_counts, self._fsdp_groups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         # Position in the log, and explicit redistribution, by its node in the graph of autograd.
         self._graph = WeakIdKeyDictionary()
         self.begin_step()
@@ -121,7 +121,7 @@ class TransferRecorder:
         self._checksums: dict[Hashable, int] = {}  # of the first result of each tensor and placements
         self._uses: dict[int, Use] = {}  # of redistributions, conversions and reads, by the id of the event
         self._referred: list[Converted] = []  # those since the last backward pass
-        self._stepped: dict[int, OptimizerStep | None] = {}
+        self.optimizers: dict[int, OptimizerStep | None] = {}
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Record the op whose arguments are redistributed, and its number of tensor arguments."""
@@ -157,7 +157,7 @@ class TransferRecorder:
         MESH_DIMS.add(source.mesh)
         with (
             patch.multiple(running, collectives=(), place=place),
-            ProfilerRange("redistribution", partial(placement_change, before, after)),
+            ProfilerRange("redistribution", placement_change, before, after),
         ):
             with self.flow.paused():
                 result = redistribute(*args, **kwargs)
@@ -192,10 +192,15 @@ class TransferRecorder:
         groups = [] if optimizer is None else optimizer.param_groups
         gradients = (each.grad for group in groups for each in group["params"] if each.grad is not None)
         versions = self.flow.versions(result)
+        number, checksum = moved.tensor_number, versions[-1]
+        if number and (is_local_mode_open() or not is_group_fake()):
+            first = self._checksums.setdefault((number, moved.target, self._running.options), checksum)
+            if checksum != first:  # another rank wrote to its shard
+                number = self._numbers.of_memory(local, number, checksum)
         moved = replace(
             moved,
             **self._proof(self._running.redistributed),
-            tensor_number=self._number_on_ranks(moved, local, versions[-1]),
+            tensor_number=number,
             node=self._running.node,
             options=self._running.options,
             depth=move.depth,
@@ -213,14 +218,6 @@ class TransferRecorder:
         self._uses[id(moved)] = move
         return moved
 
-    def _number_on_ranks(self, moved: Redistribution, local: Any, checksum: int) -> int:
-        """Return the number of a tensor, another one if the result shows that a rank wrote to its shard."""
-        number = moved.tensor_number
-        if not number or (is_group_fake() and not is_local_mode_open()):
-            return number
-        first = self._checksums.setdefault((number, moved.target, self._running.options), checksum)
-        return number if checksum == first else self._numbers.of_memory(local, number, checksum)
-
     def _mesh_number(self, mesh: Any) -> int:
         return self._meshes.setdefault(mesh, len(self._meshes) + 1)
 
@@ -228,12 +225,8 @@ class TransferRecorder:
         if self.flow.is_on:
             before = len(self._log)
             with self.flow.paused():  # it may step an optimizer of its own, whose transfers are left out
-                self._stepped[id(optimizer)] = describe_optimizer(optimizer)
+                self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
             self._log[before:] = [one for one in self._log[before:] if not isinstance(one, StepEvent)]
-
-    def optimizer_steps(self) -> tuple[OptimizerStep | None, ...]:
-        """Return the optimizers of the step, if its ops are recorded."""
-        return tuple(self._stepped.values())
 
     def completed(self, events: Iterable[Any]) -> Iterator[Any]:
         """Complete the events of a step whose ops were recorded with uses of their tensors."""
@@ -282,9 +275,9 @@ class TransferRecorder:
     def _matrices(self) -> int:
         """Return the number of sharded matrices of the optimizer that runs, counted at its first event."""
         optimizer = running_instance(sys._getframe(1), Optimizer)
-        if optimizer is not None and optimizer not in self._optimizers:
-            self._optimizers[optimizer] = count_sharded_matrices(optimizer)
-        return 0 if optimizer is None else int(self._optimizers[optimizer])
+        if optimizer is not None and optimizer not in self._matrix_counts:
+            self._matrix_counts[optimizer] = count_sharded_matrices(optimizer)
+        return 0 if optimizer is None else int(self._matrix_counts[optimizer])
 
     def _proved_collective(self, ran: Collective, group: Any, values: Any) -> Collective:
         """Complete a collective of a step whose ops are recorded."""
@@ -335,7 +328,7 @@ class TransferRecorder:
         place = self._running.place or self._lines.here()
         self._running.is_in_collective = True
         try:
-            with ProfilerRange("collective", lambda: kind):
+            with ProfilerRange("collective", str, kind):
                 result = collective(*args, **kwargs)
         finally:
             self._running.is_in_collective = False
@@ -431,7 +424,7 @@ class TransferRecorder:
         has_number = source is not None and not converter.is_backward
         number = self._number(converter, source, has_gradient) if has_number else 0
         converting = patch.multiple(self._running, converting=converter.name, node=node)
-        with converting, ProfilerRange(converter.kind, lambda: converter.name):
+        with converting, ProfilerRange(converter.kind, str, converter.name):
             result = convert(*args, **kwargs)
         results = result if isinstance(result, tuple) else (result,)
         tensors = args if converter.kind is Conversion.UNWRAP else results
@@ -470,7 +463,8 @@ class TransferRecorder:
         """Count outermost passes; mark redistributions of logits before the backward of a cross entropy."""
         is_outermost = not is_in_backward()
         if self.flow.is_on:
-            self.flow.observe_gradients(tensors_in([args, kwargs]))  # inputs of autograd.grad
+            for tensor in tensors_in([args, kwargs]):  # inputs of autograd.grad
+                self.flow.of(tensor).is_observed = True
             while self._referred:
                 self._referred.pop().note_hooks()
         if self._graph:

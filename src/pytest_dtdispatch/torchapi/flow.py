@@ -174,7 +174,7 @@ class Calls:
 
 
 class DataFlow:
-    """Recorder of the flow of data in one step; it records nothing while it is off.
+    """Recorder of the flow of data in one step. While it is off, ops only run, and tensors have no versions.
 
     Args:
         frames: the ``Frames`` of the step, which return the owners of stack frames.
@@ -215,7 +215,7 @@ class DataFlow:
 
     def depth_of(self, tensors: Iterable[Any]) -> int:
         """Return the depth of values that are computed from tensors."""
-        return max((self.of(tensor).depth for tensor in tensors), default=0) if self.is_on else 0
+        return max((self.of(tensor).depth for tensor in tensors), default=0)
 
     def run(self, call: OpCall, place: CodePlace) -> Any:
         """Run an op at a line, and record what it reads and writes."""
@@ -286,20 +286,12 @@ class DataFlow:
 
     def use(self, tensors: Iterable[Any]) -> None:
         """Record that the host or a collective of the program takes tensors."""
-        if not self.is_on:
-            return
         for tensor in tensors:
             memory = self.of(tensor)
             memory.uses += 1
             memory.all_uses += 1
             memory.outer_uses += 1
             memory.plain_uses += not is_dtensor(tensor)
-
-    def observe_gradients(self, tensors: Iterable[Any]) -> None:
-        """Record that the program observes the gradients of tensors."""
-        if self.is_on:
-            for tensor in tensors:
-                self.of(tensor).is_observed = True
 
     def _note_call(self, call: OpCall, place: CodePlace) -> None:
         """Record a call of an op on DTensors at a line."""
@@ -330,15 +322,12 @@ class DataFlow:
 
     def write(self, tensors: Iterable[Any]) -> None:
         """Record that something else than an op may write to tensors, such as numpy."""
-        if self.is_on:
-            for memory in map(self.of, tensors):
-                memory.writes += 1
-                memory.own_writes += 1
+        for memory in map(self.of, tensors):
+            memory.writes += 1
+            memory.own_writes += 1
 
     def transfer(self, sources: Sequence[Any], results: Sequence[Any]) -> int:
         """Record a transfer; return the depth of its sources."""
-        if not self.is_on:
-            return 0
         depth = max(self._floor, self.depth_of(sources))
         self._inner = max(self._inner, depth + 1)
         loops = frozenset[tuple[str, CodePlace]]().union(*(self.of(source).loops for source in sources))
@@ -363,8 +352,6 @@ class DataFlow:
 
     def read(self, tensor: Any, result: Any) -> int:
         """Record that the host has read a tensor; return its depth."""
-        if not self.is_on:
-            return 0
         self.use([tensor])
         memory = self.of(tensor)
         for value in leaves_of([result]):

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +41,19 @@ class ProfilerRange:
     Args:
         kind: first word of its name.
         name: function that returns the rest of its name; called only if a profiler is running.
+        args: arguments of this function.
     """
 
-    __slots__ = ("_kind", "_name", "_range")
+    __slots__ = ("_args", "_kind", "_name", "_range")
 
-    def __init__(self, kind: str, name: Callable[[], str]) -> None:
-        self._kind = kind
-        self._name = name
+    def __init__(self, kind: str, name: Callable[..., str], *args: Any) -> None:
+        self._kind, self._name, self._args = kind, name, args
         self._range: Any = None
 
     def show(self) -> None:
         """Begin the range if a profiler is running in this thread."""
         if is_profiling() and self._range is None:
-            self._range = new_range(f"{self._kind} {self._name()}")
+            self._range = new_range(f"{self._kind} {self._name(*self._args)}")
             self._range.__enter__()
 
     def end(self, *exception: Any) -> None:
@@ -89,8 +88,8 @@ def profiling() -> Iterator[list[Event]]:
             begin_ns, length_ns = one.start_us() * 1000, one.duration_us() * 1000
         is_user_scope = one.scope() == 7  # in torch's RecordScope
         own.append(Event(one.name(), begin_ns, begin_ns + length_ns, one.sequence_nr(), is_user_scope))
-    events += sorted(own, key=attrgetter("end_ns"), reverse=True)
-    events.sort(key=attrgetter("begin_ns"))  # outer events stay before inner ones that begin with them
+    # Outer events precede inner ones that begin with them.
+    events += sorted(own, key=lambda event: (event.begin_ns, -event.end_ns))
 
 
 @contextmanager
@@ -140,7 +139,9 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
 
         def start(inner: Function, profiler: Any, *args: Any, **kwargs: Any) -> Any:
             if profiler.enabled and not opened_at:
-                opened_at.append(_opening_line())
+                frame = outside_of_torch(sys._getframe(1))
+                line = CodePlace(frame.f_code.co_filename, frame.f_lineno).line_text if frame else ""
+                opened_at.append(line or "an unknown line")
                 ours.close()
                 if inner.__name__ == "_start_trace":  # starting this profiler discarded its preparation
                     profiler._prepare_trace()  # torch 2.9 does not prepare twice
@@ -157,12 +158,6 @@ def _only_profiler(profile: Any, purpose: str) -> Iterator[Any]:
         raise MeasurementError(
             f"{line} opens a profiler of torch, and {purpose} needs the only one: remove it"
         )
-
-
-def _opening_line() -> str:
-    """Return the nearest source line outside torch and this package."""
-    frame = outside_of_torch(sys._getframe(2))
-    return CodePlace(frame.f_code.co_filename, frame.f_lineno).line_text if frame else "an unknown line"
 
 
 class Marks:
