@@ -182,11 +182,9 @@ class DispatchCapture(UnnoticedMode):
         call = OpCall(func, args, kwargs)
         if types != (DTensor,) and any(map(wraps_dtensors, call.leaves)):
             return NotImplemented  # the subclass dispatches ops on its inner DTensors, which arrive here
-        on_dtensors = call.has_dtensor
-        if not on_dtensors:
-            self._uncaptured.check_modes()
         try:
-            if not on_dtensors:
+            if not call.has_dtensor:
+                self._uncaptured.check_modes()
                 result = self.on_plain_op(call)
             else:
                 result = self.on_op(call) if self._is_selected(op_name(func)) else call.run()

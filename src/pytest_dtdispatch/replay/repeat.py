@@ -205,7 +205,7 @@ class RanCall:
             return Figures(notes=(note,))
         one_thread, threads = plan.one_thread and not self.is_compiled, torch.get_num_threads()
         figures = Figures()
-        with repetitions([self], one_thread, caches.clear, plan.agreement is None) as signals:
+        with repetitions([self], one_thread, plan.agreement is None, caches.clear) as signals:
             if inspects:
                 with self.calling(partial(self.inspect, signals)) as call:
                     call()
@@ -375,10 +375,7 @@ def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
 
 @contextmanager
 def repetitions(
-    calls: Sequence[RanCall],
-    one_thread: bool,
-    clear: Callable[[], None] = no_op,
-    is_alone: bool = True,
+    calls: Sequence[RanCall], one_thread: bool, is_alone: bool, clear: Callable[[], None] = no_op
 ) -> Iterator[Signals]:
     """Repeat calls in a ``with`` block, without visible effects on the program.
 
@@ -392,8 +389,9 @@ def repetitions(
     Args:
         calls: calls to repeat, alternately.
         one_thread: whether they run in one intra-op thread, or in the program's number of threads.
-        clear: function that clears caches before a call is repeated to find the source of an error.
-        is_alone: whether a call may be repeated to find it, which is impossible if ranks repeat together.
+        is_alone: whether a call may be repeated to find the source of an error, which is impossible if ranks
+            repeat together.
+        clear: function that clears caches before that.
 
     Yields:
         Deferred signals; they are to be admitted while a call runs.
@@ -484,8 +482,7 @@ def run_conversion(call: ConversionCall) -> tuple[Any, Replay]:
     """Run a conversion for the program, and return its result and the state before it."""
     with modes_disabled():
         replay = Replay(call.leaves)
-        if call.tensor is not None:
-            replay.save_version(call.tensor)  # a conversion runs above autograd, which increments versions
+        replay.save_version(call.tensor)  # a conversion runs above autograd, which increments versions
     return _run(replay, call.function, call.args, call.kwargs), replay
 
 
@@ -502,11 +499,7 @@ def settled_conversion(call: ConversionCall, result: Any, replay: Replay) -> Ran
 
 
 def run_and_measure_call(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    setup: Setup | None,
-    caches: ShardingCaches,
-    plan: Plan,
+    fn: Callable[..., Any], args: tuple[Any, ...], setup: Setup | None, caches: ShardingCaches, plan: Plan
 ) -> tuple[Any, str, Figures]:
     """Call a function for the program, then repeat it to measure it; return result, mesh and figures.
 

@@ -175,7 +175,7 @@ class ConversionCall(CallArguments):
         super().__init__(args, kwargs)
         self.converter, self.function = converter, function
         self.name = f"{converter.name}_backward" if converter.is_backward else converter.name
-        self.tensor: torch.Tensor | None = next(iter(self.tensors), None)
+        self.tensor: Any = next(iter(self.tensors), None)
 
     def arguments_of_repetition(self) -> tuple[Any, ...]:
         """Return the positional arguments, with a replaced context so that the program's is unchanged."""

@@ -53,12 +53,8 @@ def runs_hooks(shard: Any) -> bool:
 
 def how_reduced(group: Any) -> Hashable:
     """Return the settings of a group's reductions: two reductions can be one only if these are equal."""
-    names = (
-        "gradient_divide_factor",
-        "force_sum_reduction_for_comms",
-        "_all_reduce_hook",
-        "reduce_scatter_reduce_op",
-    )
+    names = ["gradient_divide_factor", "force_sum_reduction_for_comms"]
+    names += ["_all_reduce_hook", "reduce_scatter_reduce_op"]
     return tuple(getattr(group, name, None) for name in names)
 
 

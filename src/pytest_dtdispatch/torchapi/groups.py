@@ -161,8 +161,7 @@ def start_rpc(rank: int, world_size: int, store: Any, timeout_s: float) -> None:
 
 def stop_rpc(graceful: bool, timeout_s: float) -> None:
     """Stop RPC; if ``graceful``, wait until all ranks stop it."""
-    rpc = importlib.import_module("torch.distributed.rpc")
-    rpc.shutdown(graceful=graceful, timeout=timeout_s)
+    importlib.import_module("torch.distributed.rpc").shutdown(graceful=graceful, timeout=timeout_s)
 
 
 def innermost_in_local_mode(mode: TorchDispatchMode) -> AbstractContextManager[None]:

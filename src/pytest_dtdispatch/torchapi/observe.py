@@ -314,14 +314,9 @@ def observe_conversions(
     first. Backward functions without a gradient are also routed; they are no-ops. Without grad mode,
     ``to_local`` returns the local tensor without a routed call.
     """
-    return around(
-        {
-            point: partial(observer.on_conversion, converter)
-            for point, converter in CONVERTERS.items()
-            if converter.kind in kinds
-        },
-        is_hidden,
-    )
+    converters = ((point, converter) for point, converter in CONVERTERS.items() if converter.kind in kinds)
+    methods = {point: partial(observer.on_conversion, converter) for point, converter in converters}
+    return around(methods, is_hidden)
 
 
 @contextmanager
@@ -332,8 +327,13 @@ def observe_ops(observer: Any) -> Iterator[None]:
     """
     if POINTS["native_clear"].attributes():
         getattr(DTensor._op_dispatcher, SLOW_PATH)  # raises: without it, misses would not be counted
+
+    def on_slow_path(slow_path: Method, *args: Any) -> Any:
+        *_, try_python_cache = args  # true if the native cache could create no key, and was not queried
+        return slow_path(*args) if try_python_cache else observer.on_native_miss(slow_path, *args)
+
     methods = {
-        "native_miss": partial(_on_slow_path, observer),
+        "native_miss": on_slow_path,
         "native_clear": observer.on_native_clear,
         "propagation": observer.on_propagation,
         "python_cache": observer.on_python_cache,
@@ -364,11 +364,6 @@ def _custom_handlers_routed(method: Method) -> Iterator[None]:
     finally:
         for handlers in (*tables, DTensor._op_dispatcher._custom_op_handlers):  # context_parallel replaces it
             handlers.update({op: original.get(each, each) for op, each in handlers.items()})
-
-
-def _on_slow_path(observer: Any, slow_path: Any, *args: Any) -> Any:
-    *_, try_python_cache = args  # true if the native cache could create no key, and was not queried
-    return slow_path(*args) if try_python_cache else observer.on_native_miss(slow_path, *args)
 
 
 class _LookupObserver:

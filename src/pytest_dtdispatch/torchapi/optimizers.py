@@ -62,12 +62,9 @@ def _takes(kind: Any, option: str, meshes: Iterable[Any]) -> bool:
 
 def count_sharded_matrices(optimizer: Optimizer) -> int:
     """Return how many parameters of an optimizer are DTensors of two or more dimensions and are sharded."""
-    count = 0
-    for group in optimizer.param_groups:
-        for each in group["params"]:
-            if isinstance(each, DTensor) and each.dim() > 1:
-                count += any(not placement.is_replicate() for placement in each.placements)
-    return count
+    parameters = (each for group in optimizer.param_groups for each in group["params"])
+    matrices = (each for each in parameters if isinstance(each, DTensor) and each.dim() > 1)
+    return sum(any(not placement.is_replicate() for placement in each.placements) for each in matrices)
 
 
 def options_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:

@@ -57,7 +57,6 @@ MAKERS = frozenset(("tensor", "as_tensor", "scalar_tensor"))
 # A key above autograd, and below vmap, that torch leaves unused. A thread includes it while it has
 # marked tensors, except in compiled code, which would be compiled again.
 OPS_KEY = "DeferredInit"
-MAX_INSIDE = 100  # objects that are looked at inside of one
 MOVES = (torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout)  # composite ops that may have a device
 
 
@@ -304,11 +303,12 @@ def objects_near(frame: FrameType | None) -> Iterator[Any]:
 
 
 def _inside(value: Any) -> list[Any]:
+    """Return up to 100 objects inside of an object."""
     if issubclass(type(value), (list, tuple)):
-        return list(value[:MAX_INSIDE])
+        return list(value[:100])
     found = value if type(value) is dict else getattr(value, "__dict__", {})
     is_code = isinstance(value, (ModuleType, FunctionType, type)) or type(found) is not dict
-    return [] if is_code else list(found.values())[:MAX_INSIDE]
+    return [] if is_code else list(found.values())[:100]
 
 
 def owners_near(frame: FrameType | None) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,16 +34,22 @@ class ShardingCaches:
     """
 
     def __init__(self) -> None:
-        self._propagator = follow(DTensor, "_op_dispatcher.sharding_propagator")
-        self._python = _python_cache(self._propagator)
+        propagator = follow(DTensor, "_op_dispatcher.sharding_propagator")
+        # Its `cache` is this thread's `lru_cache`.
+        self._python = follow(propagator, "propagate_op_sharding")
+        for name in ("cache_clear", "cache_info"):
+            if follow(self._python, f"cache.{name}") is None:
+                path = "DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding"
+                raise _unsupported(f"{path}.cache.{name}")
         self._native_clear, self._native_stats = _native_cache()
         # Old dispatchers query this cache on a miss.
         names = ("_propagate_tensor_meta_cached", "_propagate_tensor_meta")
-        caches = (_lru_cache("tensor meta", type(self._propagator), name) for name in names)
+        caches = (_lru_cache("tensor meta", type(propagator), name) for name in names)
         meta = next(filter(None, caches), None)
-        # Redistribution plans store placements of sharding plans, and are cleared with them if this torch
-        # confuses masked partial placements.
-        plans = _transform_plans() if _masks_are_confused() else None
+        # Redistribution plans store placements of sharding plans, and are cleared with them if masked partial
+        # placements with different masks compare equal.
+        masked = getattr(_embedding_ops, "_MaskPartial", None) or getattr(_embedding_ops, "MaskPartial", None)
+        plans = _transform_plans() if masked is not None and masked() == masked() else None
         self._others = [cache.clear for cache in (meta, plans) if cache]
         self._cold = cold_caches()
         self._sized = (meta, *self._cold) if meta else self._cold
@@ -113,17 +118,6 @@ class ShardingCaches:
             yield count
 
 
-def _python_cache(propagator: Any) -> Any:
-    """Return the per-thread cache of the propagator; its ``cache`` is this thread's ``lru_cache``."""
-    python_cache = follow(propagator, "propagate_op_sharding")
-    for name in ("cache_clear", "cache_info"):
-        if follow(python_cache, f"cache.{name}") is None:
-            raise _unsupported(
-                f"DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.{name}"
-            )
-    return python_cache
-
-
 def _native_cache() -> tuple[Callable[[], None] | None, Callable[[], tuple[int, int]] | None]:
     """Return the functions that clear the native cache, and read its hits and misses."""
     clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
@@ -152,13 +146,6 @@ def _lru_cache(name: str, owner: Any, path: str) -> NamedCache | None:
         return int(cache.cache_info().currsize)
 
     return NamedCache(name, cache.cache_clear, size)
-
-
-@functools.cache
-def _masks_are_confused() -> bool:
-    """Return whether masked partial placements with different masks compare equal."""
-    kind = getattr(_embedding_ops, "_MaskPartial", None) or getattr(_embedding_ops, "MaskPartial", None)
-    return kind is not None and kind() == kind()
 
 
 def cold_caches() -> tuple[NamedCache, ...]:

@@ -14,12 +14,6 @@ from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.torchapi.calls import OpCall
 from pytest_dtdispatch.torchapi.tensors import PLAIN_TYPES, DTensorSpec, is_tensor, local_of
 
-REBUILT = {DTensor, *PLAIN_TYPES, Shard, Replicate, Partial, _StridedShard}
-MAX_FRAMES = 800  # of Python's limit of 1,000 frames; a miss needs about 100
-MASK_TYPES = {torch.bool, torch.uint8}  # of indices that select their true elements
-INTEGERS = {torch.int32, torch.int64}  # of indices
-VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-
 
 def call_in_python(call: OpCall) -> dict[str, str]:
     """Return parts of a script that builds a call; text in angle brackets marks what it cannot build.
@@ -40,21 +34,23 @@ def _parts(call: OpCall) -> dict[str, str]:
     numbers = {each: number for number, each in enumerate(dict.fromkeys(map(id, call.tensors)))}
     kwargs = [f"{name}={_python(value, mesh, numbers)}" for name, value in call.kwargs.items()]
     files = [frame.f_code.co_filename for frame, _ in walk_stack(None)]
+    max_frames = 800  # of Python's limit of 1,000 frames; a miss needs about 100
     return {
         "call": ", ".join([op, *(_python(value, mesh, numbers) for value in call.args), *kwargs]),
         "group": f"rank={mesh.mesh.flatten().tolist().index(mesh.get_rank())}, world_size={mesh.size()}",
         "mesh": f"{mesh.device_type!r}, {tuple(mesh.shape)}, mesh_dim_names={mesh.mesh_dim_names}",
-        "frames": str(min(len(files) + len({*files}), MAX_FRAMES)),
+        "frames": str(min(len(files) + len({*files}), max_frames)),
     }
 
 
 def _depends_on_values(call: OpCall) -> bool:
     """Return whether the values of a tensor determine the shape of a result, or of values to write."""
-    if VALUE_TAGS & {*call.func.tags} or "index_put" not in call.func.name():
-        return bool(VALUE_TAGS & {*call.func.tags})
+    if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*call.func.tags}:
+        return True
     arguments = {argument.name: value for argument, value in call.named()}
-    masks = [each for each in arguments["indices"] if is_tensor(each) and each.dtype in MASK_TYPES]
-    return bool(masks) and arguments["values"].numel() > 1
+    indices = arguments["indices"] if "index_put" in call.func.name() else ()
+    dtypes = {each.dtype for each in indices if is_tensor(each)}
+    return bool(dtypes & {torch.bool, torch.uint8}) and arguments["values"].numel() > 1  # of a mask
 
 
 def _python(value: Any, mesh: Any, numbers: dict[int, int]) -> str:
@@ -68,7 +64,8 @@ def _python(value: Any, mesh: Any, numbers: dict[int, int]) -> str:
 def _tensor(tensor: Any, mesh: Any, number: int) -> str:
     local, spec = local_of(tensor), getattr(tensor, "_spec", None)
     kinds = {type(tensor), type(local), *map(type, spec.placements if spec else ())}
-    if kinds - REBUILT or local.device.type != mesh.device_type or local.layout is not torch.strided:
+    rebuilt = {DTensor, *PLAIN_TYPES, Shard, Replicate, Partial, _StridedShard}
+    if kinds - rebuilt or local.device.type != mesh.device_type or local.layout is not torch.strided:
         return f"<a {type(local).__name__} on {local.device} in a {type(tensor).__name__}: {spec}>"
     if local.is_conj() or local.is_neg():
         return "<a view of conjugated or negated elements>"
@@ -78,6 +75,6 @@ def _tensor(tensor: Any, mesh: Any, number: int) -> str:
     parts = [number, local.dtype, tuple(local.shape), local.stride()]
     parts += [[*spec.placements], tuple(spec.shape), tuple(spec.stride)] if spec else []
     # Indices of a dimension of size 1 are zeros, and divisors are not.
-    parts += ["value=0"] if local.dtype in INTEGERS and bool((local == 0).any()) else []
+    parts += ["value=0"] if local.dtype in (torch.int32, torch.int64) and bool((local == 0).any()) else []
     text = ", ".join(map(str, parts))
     return re.sub(r"Partial\((\w+)\)", r"Partial('\1')", f"tensor({text})").replace("sf=", "split_factor=")

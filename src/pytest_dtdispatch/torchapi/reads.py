@@ -70,19 +70,6 @@ READERS = {
     *("item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"),
     *("format", "str", "print", "repr"),
 }
-# Methods by which a program stores a number in a container.
-STORING_METHODS = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
-# Modules that read only tensors on the host: ranks, offsets of shards, states of generators, seeds, indices.
-HOST_MODULES = (
-    "torch.distributed.device_mesh.",
-    "torch.distributed._mesh_layout.",
-    "torch.distributed._local_tensor.",
-    "torch.distributed.tensor.placement_types.",
-    "torch.distributed.tensor._random.",
-    "torch.distributed.tensor._utils.",
-    "torch.utils.data.",
-    "copy.",  # copies only the reference to the memory
-)
 
 
 @contextmanager
@@ -196,10 +183,16 @@ def is_host_read(frame: FrameType) -> bool:
         frame: frame that called the observer.
     """
     frame = program_frame(frame)
-    module = module_of(frame)
-    is_ours = module.partition(".")[0] == "pytest_dtdispatch"
+    modules = (
+        "pytest_dtdispatch.",
+        # Of ranks, offsets of shards, states of generators, seeds and indices.
+        *("torch.distributed.device_mesh.", "torch.distributed._mesh_layout."),
+        *("torch.distributed._local_tensor.", "torch.distributed.tensor.placement_types."),
+        *("torch.distributed.tensor._random.", "torch.distributed.tensor._utils.", "torch.utils.data."),
+        "copy.",  # copies only the reference to the memory
+    )
     # Generated code reads a number that a graph returned.
-    return is_ours or f"{module}.".startswith(HOST_MODULES) or is_generated(frame)
+    return f"{module_of(frame)}.".startswith(modules) or is_generated(frame)
 
 
 def is_compared(frame: FrameType) -> bool:
@@ -238,7 +231,8 @@ def _loaded(line: Iterable[dis.Instruction]) -> set[Any]:
 
 def _written_containers(frame: FrameType, line: Sequence[dis.Instruction]) -> set[str]:
     """Return the variables of a line that stores an item whose values are containers."""
-    if not any(each.opname == "STORE_SUBSCR" or each.argval in STORING_METHODS for each in line):
+    methods = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
+    if not any(each.opname == "STORE_SUBSCR" or each.argval in methods for each in line):
         return set()
     values = {**frame.f_globals, **frame.f_locals}
     names = {each.argval for each in line if each.opname.startswith("LOAD_") and each.argval in values}
