@@ -26,9 +26,7 @@ from pytest_dtdispatch.steps.table import judge_step
 MAX_CAUSES = 1000
 MIN_TIMED = 5  # steady steps, for a range of their times
 MIN_PAUSED = 0.1  # share of a step: shorter pauses are not worth a line
-MAX_WARMUP = 10  # steps, unless the program declares its warm-up
 Most: TypeAlias = str | Sequence[str] | Mapping[str, int] | None  # limits: texts, or numbers by name
-COUNTED = ("misses", "cache_growth")  # in every step; transfers are counted in some
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,8 @@ class LoopStep:
 
 
 def read_step_limits(value: Any) -> dict[str, int]:
-    """Parse limits on counts of every step of a watched loop."""
-    return read_limits(value, COUNTED, "misses=0,cache_growth=4")
+    """Parse limits on counts of every step of a watched loop; transfers are counted in some."""
+    return read_limits(value, ("misses", "cache_growth"), "misses=0,cache_growth=4")
 
 
 class Limits(NamedTuple):

@@ -23,7 +23,7 @@ from pytest_dtdispatch.watch.model import Limits
 from pytest_dtdispatch.watch.step_watch import StepWatch
 from pytest_dtdispatch.watch.text import calls_text, ops_text, say
 
-INTERRUPTED, FAILED = 130, 1
+FAILED = 1
 NO_MAX = Limits()
 
 
@@ -183,5 +183,5 @@ def _run(name: str, run: Callable[[], object]) -> int:
         while frames is not None and _owner(frames.tb_frame) in (__name__, "runpy"):
             frames = frames.tb_next
         sys.excepthook(type(error), error.with_traceback(frames), frames)
-        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+        return 130 if isinstance(error, KeyboardInterrupt) else FAILED  # 128 + SIGINT
     return 0

@@ -34,7 +34,6 @@ from pytest_dtdispatch.steps.growth import SPECS, live_objects
 from pytest_dtdispatch.torchapi.groups import is_first_of_group, rank_of_group
 from pytest_dtdispatch.torchapi.profiling import refuse_another_profiler
 from pytest_dtdispatch.watch.model import (
-    MAX_WARMUP,
     Limits,
     LoopStep,
     LoopSteps,
@@ -251,7 +250,12 @@ class StepWatch:
         step = LoopStep(len(self.steps) + 1, self._counter.lap(), took_ns, has_transfers, pauses)
         self.steps.record(step)
         counts = step.counts
-        if self._is_in_warmup(step):
+        if self._limits.warmup is not None:
+            is_warmup = step.number <= self._limits.warmup
+        else:
+            is_before_ops = not self.steps.calls and not counts.calls and not counts.events
+            is_warmup = not self.is_warm and step.number <= 10 and (counts.misses > 0 or is_before_ops)
+        if is_warmup:
             self.steps.warmup.add(step)
             if step.number >= 3:  # the first three record every op
                 self._counter.end_notes()
@@ -262,12 +266,6 @@ class StepWatch:
             self._watch(step)
         if self._request is not None:
             self._begin_budget_step(self._request)
-
-    def _is_in_warmup(self, step: LoopStep) -> bool:
-        if self._limits.warmup is not None:
-            return step.number <= self._limits.warmup
-        is_before_ops = not self.steps.calls and not step.counts.calls and not step.counts.events
-        return not self.is_warm and step.number <= MAX_WARMUP and (step.counts.misses > 0 or is_before_ops)
 
     def _note_pauses(self, took_ns: int, pauses: Sequence[Pause]) -> None:
         """Print a step that stands out because of the collector: the first, the second, the fourth, ..."""
