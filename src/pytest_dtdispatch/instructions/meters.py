@@ -16,7 +16,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -27,8 +26,6 @@ from pytest_dtdispatch.instructions.instruction_sampler import check
 from pytest_dtdispatch.rounds.sampler import Meter
 
 RUNNING_ON_VALGRIND = 0x1001
-
-Request = Callable[[], int]
 
 
 def why_no_requests() -> str:
@@ -58,7 +55,7 @@ class ClientRequests:
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._alive: list[object] = []
 
-    def prepared(self, *requests: tuple[int, ...]) -> Request:
+    def prepared(self, *requests: tuple[int, ...]) -> Callable[[], Any]:
         """Write requests, each a number and its arguments; return a function that sends all of them."""
         blocks = [(ctypes.c_uint64 * 6)(*request) for request in requests]
         self._alive.append(blocks)
@@ -101,6 +98,9 @@ class Callgrind:
 
     Attributes:
         meter: meter of instructions of this process.
+        zero: request to zero the count.
+        toggle: request to toggle the collection.
+        stop: request to switch instrumentation off: later code is not counted, and runs faster.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -114,8 +114,7 @@ class Callgrind:
         status = (0x1202, requests.text("status internal"))  # MONITOR_COMMAND
         self._request_total = requests.prepared(status)
         self._end_and_request_total = requests.prepared(toggle, status)
-        self._stop = requests.prepared(stop)
-        self.zero, self.toggle = requests.prepared(zero), requests.prepared(toggle)
+        self.zero, self.toggle, self.stop = map(requests.prepared, (zero, toggle, stop))
         begin = requests.prepared(zero, toggle)
         self.meter = Meter(begin, self._end)  # a Python function as begin would be counted
         check(self.meter, "callgrind")
@@ -124,10 +123,6 @@ class Callgrind:
         """Return the number of instructions since the last zeroing."""
         self._request_total()
         return self._read_total()
-
-    def stop(self) -> None:
-        """Switch instrumentation off: later code is not counted, and runs faster."""
-        self._stop()
 
     def _end(self) -> int:
         self._end_and_request_total()
@@ -247,8 +242,7 @@ def _code_name(code: CodeType) -> str:
 def largest(costs: Mapping[str, int]) -> tuple[FunctionShare, ...]:
     """Return the 20 functions with most instructions, in descending order."""
     shares = [FunctionShare(function, count) for function, count in costs.items() if count > 0]
-    shares.sort(key=attrgetter("function"))
-    shares.sort(key=attrgetter("instructions"), reverse=True)
+    shares.sort(key=lambda share: (-share.instructions, share.function))
     return tuple(shares[:20])
 
 

@@ -86,8 +86,7 @@ class ModuleNames:
         for module in running:
             roots = [names for names in [*self._roots.values.values()] if names.get(module)]
             if roots:
-                sizes = [len(names.values) for names in roots]
-                return str(roots[sizes.index(max(sizes))].get(module))
+                return str(max(roots, key=lambda names: len(names.values)).get(module))
         return self.name(running)
 
     def names_of_owners(self, owners: Sequence[Any], running: Sequence[Any]) -> str:
@@ -255,7 +254,15 @@ class LineFinder(ForwardLines):
 
     def here(self) -> CodePlace:
         """Return the line that the current thread runs."""
-        place = self._resolve(self._view(sys._getframe(1)))
+        seen = self._view(sys._getframe(1))
+        # Nodes of a device run in a separate thread, whose stack has no frame of the engine.
+        if not seen.is_in_engine and (seen.phase is not None or not is_in_backward()):
+            place = self._forward(seen)
+        else:
+            node = self._line_of_node()
+            module = self._module_in_backward(seen) or node.module
+            at = seen if seen.file else node  # code of the user that the engine calls, as in a checkpoint
+            place = CodePlace(at.file, at.line, module, Phase.BACKWARD)
         if self._nodes.is_recorded and self._is_home:
             self._nodes.record(next_node_number() - 1, place)
         return place
@@ -297,15 +304,6 @@ class LineFinder(ForwardLines):
 
     def _view(self, frame: FrameType | None) -> StackView:
         return view_stack(self.frames.outwards(frame, self._base), self._base)
-
-    def _resolve(self, seen: StackView) -> CodePlace:
-        # Nodes of a device run in a separate thread, whose stack has no frame of the engine.
-        if not seen.is_in_engine and (seen.phase is not None or not is_in_backward()):
-            return self._forward(seen)
-        node = self._line_of_node()
-        module = self._module_in_backward(seen) or node.module
-        at = seen if seen.file else node  # code of the user that the engine calls, as in a checkpoint
-        return CodePlace(at.file, at.line, module, Phase.BACKWARD)
 
     def _line_of_node(self) -> CodePlace:
         """Return the line that created the running node; otherwise the line that called backward."""

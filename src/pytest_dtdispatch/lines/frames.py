@@ -34,13 +34,11 @@ class FrameOwner:
     """Owner of the code of stack frames, compared by identity: members of an enum are slow to access.
 
     Args:
-        label: description of the code.
         phase: phase of a step that its frames imply; None if they imply none.
         part: part of a budget that its Python belongs to, if its frame is the innermost.
         is_library: whether it is a library of torch that calls its own functions dozens of times in a hook.
     """
 
-    label: str
     phase: Phase | None = None
     part: Part = Part.OTHER
     is_library: bool = False
@@ -49,17 +47,17 @@ class FrameOwner:
 class FrameOwners:
     """All owners of the code of stack frames."""
 
-    USER = FrameOwner("code of the user")
-    MODULE = FrameOwner("the call of a module", part=Part.MODULES)
-    ENGINE = FrameOwner("autograd's engine", Phase.BACKWARD, Part.AUTOGRAD)
-    BACKWARD = FrameOwner("a caller of the engine", Phase.BACKWARD, Part.AUTOGRAD)
-    CLIPPING = FrameOwner("clipping of gradients", Phase.CLIPPING, Part.MODULES)
-    OPTIMIZER = FrameOwner("an optimizer", Phase.OPTIMIZER, Part.OPTIMIZER)
-    OPTIMIZER_HOOKS = FrameOwner("the step of an optimizer and its hooks", Phase.OPTIMIZER, Part.OPTIMIZER)
-    DDP = FrameOwner("DistributedDataParallel", part=Part.DDP, is_library=True)
-    FSDP = FrameOwner("FSDP", part=Part.FSDP_PYTHON, is_library=True)
-    PIPELINE = FrameOwner("a schedule of pipeline stages", part=Part.PIPELINE, is_library=True)
-    NOTHING = FrameOwner("code of torch, of Python, of pytest or of this plugin")
+    USER = FrameOwner()
+    MODULE = FrameOwner(part=Part.MODULES)  # the call of a module
+    ENGINE = FrameOwner(Phase.BACKWARD, Part.AUTOGRAD)
+    BACKWARD = FrameOwner(Phase.BACKWARD, Part.AUTOGRAD)  # a caller of the engine
+    CLIPPING = FrameOwner(Phase.CLIPPING, Part.MODULES)  # of gradients
+    OPTIMIZER = FrameOwner(Phase.OPTIMIZER, Part.OPTIMIZER)
+    OPTIMIZER_HOOKS = FrameOwner(Phase.OPTIMIZER, Part.OPTIMIZER)  # the step of an optimizer and its hooks
+    DDP = FrameOwner(part=Part.DDP, is_library=True)
+    FSDP = FrameOwner(part=Part.FSDP_PYTHON, is_library=True)
+    PIPELINE = FrameOwner(part=Part.PIPELINE, is_library=True)  # a schedule of pipeline stages
+    NOTHING = FrameOwner()  # code of torch, of Python, of pytest or of this plugin
 
 
 T = TypeVar("T")
@@ -300,12 +298,12 @@ class StackView(NamedTuple):
         owners: modules whose parameters FSDP moves, if it does so inside the innermost module.
     """
 
-    file: str = ""
-    line: int = 0
-    running: Sequence[Any] = ()
-    phase: Phase | None = None
-    is_in_engine: bool = False
-    owners: Sequence[Any] = ()
+    file: str
+    line: int
+    running: Sequence[Any]
+    phase: Phase | None
+    is_in_engine: bool
+    owners: Sequence[Any]
 
 
 def owners_in(frame: FrameType) -> Sequence[Any]:

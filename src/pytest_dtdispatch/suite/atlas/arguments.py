@@ -23,8 +23,6 @@ TENSOR_TEMPLATES = (
     *("f32[8,8]", "i64[8,8]", "b8[8,8]", "f32[8]", "c64[8,8]"),
     *("f32[8,8,8]", "f64[8,8]", "f32[8,8,8,8]", "f32[8,8,8,8,8]"),
 )
-# Dtypes of tensors that have the template's shape, by the name of the argument.
-NAMED = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
 
 
 @dataclass(frozen=True)
@@ -83,11 +81,9 @@ class TensorText:
 
 
 def _dtype(text: str) -> torch.dtype:
-    for dtype, short in DTYPES.items():
-        if short == text:
-            return dtype
-    long: torch.dtype = getattr(torch, text)
-    return long
+    dtypes = {short: dtype for dtype, short in DTYPES.items()}
+    found: torch.dtype = dtypes.get(text) or getattr(torch, text)
+    return found
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,8 @@ def _value(argument: Any, template: str, needed: Mapping[str, Any]) -> Any:
     if kind.startswith("Optional"):
         return None
     dtype, _, shape = template.partition("[")
-    text = TensorText.read(f"{NAMED.get(name, dtype)}[{shape}")
+    dtypes = {"mask": "b8", "condition": "b8", "indices": "i64", "index": "i64", "target": "i64"}
+    text = TensorText.read(f"{dtypes.get(name, dtype)}[{shape}")
     if "Tensor" in kind:
         return (text, text) if "List" in kind else text
     if "List" in kind:
