@@ -435,11 +435,6 @@ class Measurement:
         return samples.median_ns if samples and samples.ns else None
 
     @property
-    def is_simulated_beside_ranks(self) -> bool:
-        """Whether each of many processes measured it on simulated ranks, without communication."""
-        return self.backend in SIMULATED and any(samples.by_rank for samples in self.recorded())
-
-    @property
     def steady(self) -> Samples | None:
         """Samples of calls in the steady state: hits, or else unpropagated calls."""
         return self.of(State.HIT) or self.of(State.CALL)

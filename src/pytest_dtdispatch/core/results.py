@@ -82,7 +82,6 @@ class AdviceKind(TextEnum):
     MEMORY = "memory"
 
 
-LARGE_SHARE = 1 / 3  # share of the step whose saving is listed before those of other classes
 PARTIAL_READS = "partial reads"  # the rule on wrong values, whose findings are listed first
 
 
@@ -146,9 +145,9 @@ class Advice:
 
     @property
     def order(self) -> tuple[bool, bool, bool, int, float, int]:
-        """Sort key: wrong values, then large shares of the step, then by class and saving; facts last."""
+        """Sort key: wrong values, then over a third of the step, then by class and saving; facts last."""
         sizes = {AdviceKind.CPU_TIME: self.ns, AdviceKind.COMMUNICATION: float(self.bytes)}
-        is_fact, is_valid, is_small = not self.change, self.rule != PARTIAL_READS, self.share < LARGE_SHARE
+        is_fact, is_valid, is_small = not self.change, self.rule != PARTIAL_READS, self.share < 1 / 3
         size = sizes.get(self.kind, 0.0)
         return is_fact, is_valid, is_small, [*AdviceKind].index(self.kind), -size, -self.count
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -42,7 +42,6 @@ Key = tuple[str, str]  # name and metric
 LONGEST_LINE = 10_000
 LONGEST_REASON = 500
 LIMIT = "max"  # margin of a row that may fall
-RESULTS_FORM = "name,metric,value[,signature]"
 # Metrics without verdicts unless the expected file has a row for them.
 REPORTED = ("calls", "collective_bytes", "collectives[DIM]", "collective_bytes[DIM]")
 
@@ -128,13 +127,14 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
 
 def read_results(path: Path, metrics: MetricNames) -> tuple[MetricValue, ...]:
     """Read a file of results."""
+    form = "name,metric,value[,signature]"
 
     def read(line: int, name: str, metric: str, value: str, signature: str = "") -> MetricValue:
         if signature and not name.endswith(f"::{cut_name(signature)}"):
-            raise ValueError(f"4 fields, and a row is {RESULTS_FORM} of that name")
+            raise ValueError(f"4 fields, and a row is {form} of that name")
         return MetricValue(parse_row(name), metric, _whole(value, "value"), signature=signature)
 
-    return _rows(read_text(path), str(path), RESULTS_FORM, metrics, read)
+    return _rows(read_text(path), str(path), form, metrics, read)
 
 
 def results_text(results: Iterable[MetricValue], *more: str) -> str:
@@ -365,7 +365,12 @@ def update_expected(
         listed = {row.key for row in file.rows}
         counts = {(name, metric) for name, metric in found if metrics[name_of_any_dim(metric)]}
         limits = counts if has_limits else set[Key]()
-        changed = _changed(file.rows, found, limits, reason)
+        now = [
+            replace(row, noise_margin=0.0, is_limit=True) if row.key in limits else row for row in file.rows
+        ]
+        corrected = {row.key: replace(row, reason=reason) for row in corrections(now, found.values())}
+        updated = [corrected.get(row.key, row) for row in now]
+        changed = [row for row, before in zip(updated, file.rows, strict=True) if row != before]
         new = [key for key in found if key not in listed and name_of_any_dim(key[1]) not in REPORTED]
         added = []
         for key in new:
@@ -392,16 +397,6 @@ def update_expected(
     texts += [f"{count:,} {text}" for count, text in others if count]
     done = ", ".join(texts)
     return f"{done}; pytest --dtdispatch --dtdispatch-expected {path} judges them" if is_new else done
-
-
-def _changed(
-    rows: Sequence[ExpectedRow], found: Mapping[Key, MetricValue], limits: Collection[Key], reason: str
-) -> list[ExpectedRow]:
-    """Return rows that become limits, and rows whose value is corrected."""
-    now = [replace(row, noise_margin=0.0, is_limit=True) if row.key in limits else row for row in rows]
-    corrected = {row.key: replace(row, reason=reason) for row in corrections(now, found.values())}
-    updated = [corrected.get(row.key, row) for row in now]
-    return [row for row, before in zip(updated, rows, strict=True) if row != before]
 
 
 def _is_off(expected: int, value: int, noise_margin: float) -> bool:

@@ -23,7 +23,6 @@ from pytest_dtdispatch.core.verdicts import (
 )
 from pytest_dtdispatch.gates.times import TimedRow, judge_row, plain_shifts, unusable
 
-THRESHOLD = Threshold("", "min", 0.2)  # of times in tests whose marker has none
 LEVEL_RUNS = 3  # whose median is the level of a row, so that a single run does not move it
 
 
@@ -93,7 +92,11 @@ def series_changes(
     # A run without samples has the unit of times.
     unit = next((run.unit for run in runs if run.unit != TIME), TIME)
     for row in dict.fromkeys(chain(*judged)):
-        threshold = _threshold(row, thresholds.get(row.test, ()), unit)
+        # Counts are exact, except those of instructions; times have a threshold, of 20 % without a marker.
+        threshold = Threshold("", "min", INSTRUCTIONS_SHIFT if row.state in unit.metrics else 0.0)
+        if row.state in THRESHOLD_STATES:
+            of_marker = thresholds_of(row.state, thresholds.get(row.test, ()))
+            threshold = next(iter(of_marker), Threshold("", "min", 0.2))
         found = {n: of_run[row] for n, of_run in enumerate(judged) if row in of_run}
         positions = changed_positions([*found.values()], threshold.fraction)
         parts = [[*found][start:end] for start, end in pairwise([0, *positions, len(found)])]
@@ -110,13 +113,6 @@ def series_changes(
 def _plain_shift(base: RunFigures, head: RunFigures) -> float:
     """Return the median shift of plain ops between two runs; 0 if it is unknown."""
     return median(plain_shifts(base.times, head.times) or [0.0])
-
-
-def _threshold(row: RowId, of_test: tuple[Threshold, ...], unit: Unit) -> Threshold:
-    """Return the threshold of a time, of another figure that may vary, or of an exact count."""
-    if row.state in THRESHOLD_STATES:
-        return next(iter(thresholds_of(row.state, of_test)), THRESHOLD)
-    return Threshold("", "min", INSTRUCTIONS_SHIFT if row.state in unit.metrics else 0.0)
 
 
 def changed_positions(figures: Sequence[float], margin: float, before: int = 1, after: int = 1) -> list[int]:

@@ -19,7 +19,6 @@ COMPARABLE = (
     *("CPU", "Python", "torch version", "torch build", "cuda", "device", "device name", "backend"),
     *("threads", "ranks", "rank stat"),
 )
-MAX_DIFFERENCES = 3  # listed below a gate that failed
 
 
 def environment_differences(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
@@ -44,12 +43,12 @@ def possible_causes(then: Mapping[str, str], now: Mapping[str, str], any_machine
     packages = ("numpy", "pytest", "plugins")  # the least probable causes
     names = [name for name in differing if name not in packages]
     names += [name for name in differing if name in packages]
-    first, rest = names[:MAX_DIFFERENCES], names[MAX_DIFFERENCES:]
+    first, rest = names[:3], names[3:]
     lines = [
         f"another environment: {name}: {_change(then.get(name, ''), now.get(name, ''))}" for name in first
     ]
     if rest:
-        lines[-1] += f"; and {len(rest)} more: {', '.join(rest[:MAX_DIFFERENCES])}"
+        lines[-1] += f"; and {len(rest)} more: {', '.join(rest[:3])}"
     return tuple(lines)
 
 

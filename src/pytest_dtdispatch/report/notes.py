@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pytest_dtdispatch.core.measurement import (
     MIN_WAITED,
     NOISY,
+    SIMULATED,
     Contains,
     Measurement,
     Proof,
@@ -36,7 +37,8 @@ def mark(measurement: Measurement) -> tuple[str, Tone]:
     """Return the text and tone of a row's last column: missing proof and noisy states; empty if proved."""
     kind = measurement.proof_kind
     states = "all" if len(measurement.noisy) > 2 else ", ".join(measurement.noisy)
-    simulated = "simulated" if measurement.is_simulated_beside_ranks else ""
+    is_of_ranks = any(samples.by_rank for samples in measurement.recorded())
+    simulated = "simulated" if is_of_ranks and measurement.backend in SIMULATED else ""
     noisy = ", ".join(filter(None, (states and f"noisy {states}", traced(measurement), simulated)))
     if kind in (Proof.PROVED, Proof.UNPROPAGATED):
         tone = Tone.NOTICE if noisy else Tone.GOOD
