@@ -295,8 +295,6 @@ def _new_events(judged: Judged, row: RowId) -> list[list[StepEvent]]:
 
 def _steps_of(samples: Iterable[Sample], row: RowId) -> list[Steps]:
     """Return the counted steps of a row in all runs of a side."""
-    found = list[Steps]()
-    for run in chain.from_iterable(sample.runs for sample in samples):
-        of_test: Sequence[Steps] = run.results.get(Steps.kind, {}).get(row.test, ())
-        found += [steps for steps in of_test if steps.name == row.label and steps.steps]
-    return found
+    runs = chain.from_iterable(sample.runs for sample in samples)
+    found = (run.results_by_row(Steps.kind).get(row._replace(state=None)) for run in runs)
+    return [steps for steps in found if steps and steps.steps]

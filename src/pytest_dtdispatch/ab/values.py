@@ -102,14 +102,13 @@ def _figures(run: ReportedRun, metric: Metric) -> Iterator[tuple[RowId, Value]]:
     Interference only increases times, so that the least sample is the most stable value of a process (Chen
     and Revels, 2016, https://arxiv.org/abs/1608.04295).
     """
-    for test, rows in run.rows_by_test().items():
-        for row in rows:
-            for samples in row.recorded():
-                is_compared = samples.unit.is_time == (metric == Metric.TIME) and samples.figure > 0
-                if is_compared and not row.figures.tracers:
-                    shares = samples.profile.functions if samples.profile else ()
-                    functions = tuple(f"{share.instructions} {share.function}" for share in shares)
-                    yield RowId(test, row.label, samples.state), Value(samples.figure, functions)
+    for test, row in run.each_row():
+        for samples in row.recorded():
+            is_compared = samples.unit.is_time == (metric == Metric.TIME) and samples.figure > 0
+            if is_compared and not row.figures.tracers:
+                shares = samples.profile.functions if samples.profile else ()
+                functions = tuple(f"{share.instructions} {share.function}" for share in shares)
+                yield RowId(test, row.label, samples.state), Value(samples.figure, functions)
     for op, least in run.control.items():
         if least > 0:
             yield RowId(CONTROL, op, CONTROL), Value(float(least))
@@ -118,37 +117,34 @@ def _figures(run: ReportedRun, metric: Metric) -> Iterator[tuple[RowId, Value]]:
 def _absent_rows(run: ReportedRun) -> dict[RowId, str]:
     """Return states and rows without a figure, with the reasons."""
     absent = {}
-    for test, rows in run.rows_by_test().items():
-        for row in rows:
-            notes = "; ".join(row.figures.notes)
-            for samples in row.figures.samples:
-                if samples.refused and not samples.values:
-                    refused = "; ".join(map(str, samples.refused))
-                    absent[RowId(test, row.label, samples.state)] = notes or refused
-            if row.figures.tracers:
-                absent[RowId(test, row.label)] = traced_text(row.figures.tracers)
-            elif not any(row.recorded()):
-                absent[RowId(test, row.label)] = notes or row.proof
+    for test, row in run.each_row():
+        notes = "; ".join(row.figures.notes)
+        for samples in row.figures.samples:
+            if samples.refused and not samples.values:
+                refused = "; ".join(map(str, samples.refused))
+                absent[RowId(test, row.label, samples.state)] = notes or refused
+        if row.figures.tracers:
+            absent[RowId(test, row.label)] = traced_text(row.figures.tracers)
+        elif not any(row.recorded()):
+            absent[RowId(test, row.label)] = notes or row.proof
     return absent
 
 
 def _counts(run: ReportedRun) -> Iterator[tuple[RowId, Value]]:
     """Yield every count: those of steps, captures and calls, then those of other kinds."""
-    for test, every in run.results.get(Steps.kind, {}).items():
-        for steps in every:
-            if not steps.steps:
+    for row, steps in run.results_by_row(Steps.kind).items():
+        if not steps.steps:
+            continue
+        called = steps.warmup[-1].called if steps.warmup else ()
+        yield row._replace(state=CALLS_PER_STEP), Value(steps.calls / len(steps.steps), called)
+        for kind in COUNTS:
+            if not kind.per_step or (kind.is_growth and steps.is_cold):
                 continue
-            called = steps.warmup[-1].called if steps.warmup else ()
-            per_step = steps.calls / len(steps.steps)
-            yield RowId(test, steps.name, CALLS_PER_STEP), Value(per_step, called)
-            for kind in COUNTS:
-                if not kind.per_step or (kind.is_growth and steps.is_cold):
-                    continue
-                number = getattr(steps, kind.per_step)
-                details = number.details if isinstance(number, Count) else ()
-                events = [event for step in steps.steps for event in kind.events(step)]
-                lines = dict.fromkeys(event.place.line_text for event in events if event.place)
-                yield RowId(test, steps.name, kind.per_step), Value(float(number), details, tuple(lines))
+            number = getattr(steps, kind.per_step)
+            details = number.details if isinstance(number, Count) else ()
+            events = [event for step in steps.steps for event in kind.events(step)]
+            lines = dict.fromkeys(event.place.line_text for event in events if event.place)
+            yield row._replace(state=kind.per_step), Value(float(number), details, tuple(lines))
     others = {kind: of_kind for kind, of_kind in run.results.items() if kind != Steps.kind}
     for one in replace(run, results=others).result_numbers():
         yield one.row._replace(state=one.metric), Value(float(one.value))
@@ -156,9 +152,8 @@ def _counts(run: ReportedRun) -> Iterator[tuple[RowId, Value]]:
 
 def _proofs(run: ReportedRun) -> Iterator[tuple[RowId, Value]]:
     """Yield 0 for rows whose later calls are proved hits or unpropagated, and 1 for rows that never hit."""
-    for test, rows in run.rows_by_test().items():
-        for row in rows:
-            hits = any(samples.state in (State.HIT, State.CALL) for samples in row.recorded())
-            refused = {samples.state for samples in row.figures.samples if samples.refused}
-            if hits or State.HIT in refused:
-                yield RowId(test, row.label, "never_hits"), Value(float(not hits))
+    for test, row in run.each_row():
+        hits = any(samples.state in (State.HIT, State.CALL) for samples in row.recorded())
+        refused = {samples.state for samples in row.figures.samples if samples.refused}
+        if hits or State.HIT in refused:
+            yield RowId(test, row.label, "never_hits"), Value(float(not hits))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from typing import Any
@@ -46,17 +46,25 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
     for gate in run.gates:
         verdicts = [*map(_verdict, gate.verdicts)]
         gates.append({"baseline": gate.where, "has_failed": gate.has_failed, "verdicts": verdicts})
+    history = []  # changes of rows over runs, each with its first changed run
+    for series in series_of(run.history) if run.history else ():
+        numbered = [*series.runs.items()]
+        for change in series.changes():
+            n, changed = numbered[change.run]
+            about = {"run": n, "series": series.title, **select(changed, "where", "started", "commit")}
+            about |= select(change, "is_confirmed", "figures")
+            history.append({**about, **_verdict(change.verdict)})
     return {
         "format": FORMAT,
         "version": VERSION,
         "outcome": ("failed" if run.has_failed else "passed") if run.gates else "not judged",
         "failed_tests": [*map(asdict, run.failed_tests)],
         **select(run, "started", "stopped", "environment"),
-        "rows": [_row(test, row) for test, rows in run.rows_by_test().items() for row in rows],
+        "rows": [_row(test, row) for test, row in run.each_row()],
         "results": results,
         "unknown_kinds": [*run.unknown],
         "gates": gates,
-        **({"history": [*_history(run.history)]} if run.history else {}),
+        **({"history": history} if run.history else {}),
         "advice": [*advice.values()],
         "notices": [plain(block.spans) for block in run.notices.blocks if isinstance(block, Paragraph)],
     }
@@ -64,16 +72,6 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
 
 def _verdict(verdict: RowVerdict) -> dict[str, Any]:
     return {**verdict.row._asdict(), **asdict(verdict), "row": str(verdict.row)}
-
-
-def _history(runs: Iterable[ReportedRun]) -> Iterator[dict[str, Any]]:
-    """Yield the changes of rows over runs, each with its first changed run."""
-    for series in series_of(runs):
-        numbered = [*series.runs.items()]
-        for change in series.changes():
-            n, run = numbered[change.run]
-            about = {"run": n, "series": series.title, **select(run, "where", "started", "commit")}
-            yield {**about, **select(change, "is_confirmed", "figures"), **_verdict(change.verdict)}
 
 
 def fields_data(results: Sequence[Any]) -> list[dict[str, Any]]:

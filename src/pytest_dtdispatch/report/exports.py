@@ -105,10 +105,9 @@ def _read_trace(text: str) -> Any:
 
 def recorded_states(run: ReportedRun) -> Iterator[tuple[str, Measurement, Samples]]:
     """Yield name, row and samples of every state with samples; pytest-benchmark has the same names."""
-    for test, rows in run.rows_by_test().items():
-        for row in rows:
-            for samples in row.recorded():
-                yield str(RowId(test, row.label, samples.state)), row, samples
+    for test, row in run.each_row():
+        for samples in row.recorded():
+            yield str(RowId(test, row.label, samples.state)), row, samples
 
 
 def csv(run: ReportedRun) -> tuple[str, int]:

@@ -35,14 +35,13 @@ class ScriptFolder:
     def render(self, run: ReportedRun, target: str) -> tuple[str, str]:
         """Render a run; return the scripts, and a message with a line for each row without a script."""
         scripts, refused = dict[str, str](), list[str]()
-        for test, rows in run.rows_by_test().items():
-            for row in rows:
-                name = name_in_files(RowId(test, row.label))
-                reason = _reason(row)
-                if reason:
-                    refused.append(f"no script of {name}: {reason}")
-                else:
-                    scripts[file_name(name)] = _script(name, row, run.environment)
+        for test, row in run.each_row():
+            name = name_in_files(RowId(test, row.label))
+            reason = _reason(row)
+            if reason:
+                refused.append(f"no script of {name}: {reason}")
+            else:
+                scripts[file_name(name)] = _script(name, row, run.environment)
         return json.dumps(scripts), "\n".join(
             [f"{plural(len(scripts), 'script')} written to {target}", *refused]
         )

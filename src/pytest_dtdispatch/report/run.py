@@ -163,15 +163,24 @@ class ReportedRun:
                 rows.setdefault(test, []).extend(result.rows())
         return rows
 
+    def each_row(self) -> Iterator[tuple[str, Measurement]]:
+        """Yield every row with its test."""
+        return ((test, row) for test, rows in self.rows_by_test().items() for row in rows)
+
     def rows(self) -> Iterator[Measurement]:
         """Yield every row."""
-        return chain.from_iterable(self.rows_by_test().values())
+        return (row for _, row in self.each_row())
 
     def each_result(self) -> Iterator[tuple[str, str, Any]]:
         """Yield every result with its kind and test."""
         for kind, of_kind in self.results.items():
             for test, of_test in of_kind.items():
                 yield from ((kind, test, result) for result in of_test)
+
+    def results_by_row(self, kind: str) -> dict[RowId, Any]:
+        """Return the results of a kind by row."""
+        of_kind = self.results.get(kind, {})
+        return {RowId(test, one.name): one for test, of_test in of_kind.items() for one in of_test}
 
     def as_earlier(self, later: Mapping[str, str]) -> str:
         """Return the caption of its results next to those of a later run with this environment."""
@@ -275,7 +284,10 @@ def read_run(path: Path, allows_empty: bool = False) -> ReportedRun:
     members = read_json(path)
     try:
         run = decode_run(members, allows_empty)
-        return replace(run, where=str(path), commit=_commit(members.get("commit_info")))
+        info = members.get("commit_info")  # of pytest-benchmark, and untrusted
+        found = re.fullmatch("[0-9a-f]{7,64}", str(ask(itemgetter("id"), info, "")))
+        commit = f"{found[0][:10]}{'+' if info.get('dirty') else ''}" if found else ""
+        return replace(run, where=str(path), commit=commit)
     except OtherFormatError as error:
         raise OtherFormatError(f"{path}: {error}") from None
     except ValueError as error:
@@ -293,12 +305,6 @@ def files_by_run(runs: Iterable[ReportedRun]) -> list[list[ReportedRun]]:
         else:
             copies.append(run)
     return files
-
-
-def _commit(info: Any) -> str:
-    """Return the commit in the untrusted ``commit_info`` of pytest-benchmark; empty if it has none."""
-    commit = re.fullmatch("[0-9a-f]{7,64}", str(ask(itemgetter("id"), info, "")))
-    return f"{commit[0][:10]}{'+' if info.get('dirty') else ''}" if commit else ""
 
 
 def decode_run(members: Any, allows_empty: bool = False) -> ReportedRun:
