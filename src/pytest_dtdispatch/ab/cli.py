@@ -27,7 +27,6 @@ from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.screen import say, show
 from pytest_dtdispatch.report.summary import error_commands
 
-MAX_SHARE = 10.0  # maximum of floors and of the control: 1000 %
 # Fields of the rule that options set, with the metrics that they apply to.
 RULE_OPTIONS = {
     "pairs": (*Metric,),
@@ -45,8 +44,8 @@ def read_percent(text: str) -> float:
         fraction = read_decimal(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
     except ValueError:
         fraction = 0.0
-    if not 0 < fraction <= MAX_SHARE:
-        raise ValueError(f"a percentage above 0% and at most {MAX_SHARE:.0%}, such as 7.5%")
+    if not 0 < fraction <= 10.0:
+        raise ValueError("a percentage above 0% and at most 1000%, such as 7.5%")
     return fraction
 
 
@@ -152,9 +151,7 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     is_interrupted = False
     with stopping_handled_by(signal.default_int_handler):  # as Ctrl-C is
         if "judge" in typed:
-            _refuse_measuring(typed)
-            runs = read_folder(typed["judge"])
-            rule = _rule_for_saved(runs["base"], typed)
+            runs, rule = _saved_runs(typed)
         else:
             runner = _runner(typed)
             runs, rule = runner.runs, runner.rule
@@ -180,22 +177,21 @@ def run_ab(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     return exit_status(judged)
 
 
-def _refuse_measuring(typed: dict[str, Any]) -> None:
-    """Raise an error for options of a run that measures."""
+def _saved_runs(typed: dict[str, Any]) -> tuple[dict[str, list[ReportedRun]], Rule]:
+    """Read the saved runs of a folder, and return them with the rule of their metric."""
+    folder = typed["judge"]
     others = [name for name in typed if name not in (*RULE_OPTIONS, "metric", "judge")]
     if others:
         flag = "--" if others[0] == "arguments" else f"--{others[0].replace('_', '-')}"
-        raise DtDispatchError(f"--judge {typed['judge']}: nothing is measured: leave {flag} out")
-
-
-def _rule_for_saved(base: Sequence[ReportedRun], typed: dict[str, Any]) -> Rule:
-    """Return the rule for saved runs, by their metric; runs of times beside counts prove which calls hit."""
-    found = {metric_of(run) for run in base}
+        raise DtDispatchError(f"--judge {folder}: nothing is measured: leave {flag} out")
+    runs = read_folder(folder)
+    found = {metric_of(run) for run in runs["base"]}
+    # Runs of times beside counts prove which calls hit.
     metric = next(each for each in (Metric.COUNTS, Metric.INSTRUCTIONS, Metric.TIME) if each in found)
-    if metric == Metric.COUNTS and typed.get("metric") == Metric.TIME and base[0].turn:
+    if metric == Metric.COUNTS and typed.get("metric") == Metric.TIME and runs["base"][0].turn:
         reason = "its runs of times have few samples, which prove hits: leave --metric time out"
-        raise DtDispatchError(f"--judge {typed['judge']}: {reason}")
-    return _rule(typed.get("metric", metric), typed)
+        raise DtDispatchError(f"--judge {folder}: {reason}")
+    return runs, _rule(typed.get("metric", metric), typed)
 
 
 def _runner(typed: dict[str, Any]) -> Runner:

@@ -196,6 +196,12 @@ def run_to_end(
     Raises:
         DtDispatchError: the process cannot be started.
     """
+    # A fixed hash seed would hide the effect of the seed, not remove it. Local ops must not wait for a second
+    # thread, because dispatch is measured.
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    if arm.checkout:
+        folders = (arm.checkout.installed, *arm.checkout.import_path, ours.get("PYTHONPATH"))
+        ours["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     process: subprocess.Popen[bytes] | None = None
     watcher: subprocess.Popen[bytes] | None = None
     with log.open("wb") as out:
@@ -204,7 +210,7 @@ def run_to_end(
                 process = subprocess.Popen(
                     [arm.python, *words],
                     cwd=arm.folder,
-                    env=_environment(arm, variables),
+                    env={"OMP_NUM_THREADS": "1", **ours, **variables},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
@@ -232,19 +238,6 @@ def run_to_end(
                     with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-
-
-def _environment(arm: Arm, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process: that of this process, with a random hash seed and one thread.
-
-    A fixed seed would hide the effect of the seed, not remove it. Local ops must not wait for a second
-    thread, because dispatch is measured.
-    """
-    ours = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    if arm.checkout:
-        folders = (arm.checkout.installed, *arm.checkout.import_path, ours.get("PYTHONPATH"))
-        ours["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-    return {"OMP_NUM_THREADS": "1", **ours, **variables}
 
 
 @contextlib.contextmanager

@@ -25,7 +25,6 @@ from pytest_dtdispatch.stats.rank_sums import (
 )
 
 LEVEL = 0.005  # largest p of a time that changed: five pairs are needed to reach it
-DECIDING_PAIRS = 5
 # A row whose processes scatter by more than this part of its floor needs a smaller p. With a scatter of 0.7,
 # it prevents half of the false alarms (8 instead of 15 % of the runs of 27 rows).
 WIDE, WIDE_LEVEL = 0.5, 0.002
@@ -76,7 +75,7 @@ class Rule:
     def __post_init__(self) -> None:
         least = enough = 1
         if self.metric == Metric.TIME:
-            least, enough = Rule.pairs, max(DECIDING_PAIRS, self.pairs)
+            least, enough = Rule.pairs, max(5, self.pairs)
         if self.pairs < least or self.confirm < enough:
             numbers = f"--pairs {self.pairs}, --confirm {self.confirm}"
             raise ValueError(f"{numbers}: --metric {self.metric} needs at least {least} and {enough}")

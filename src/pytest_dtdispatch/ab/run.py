@@ -31,8 +31,6 @@ PYTEST_RUNS: Mapping[Metric, Mapping[str, tuple[str, ...]]] = {
     },
     Metric.INSTRUCTIONS: {"instructions": ("--dtdispatch-metric=instructions",)},
 }
-# 10 signatures.
-DEFAULT_TESTS = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")
 SIDES = ("base", "head")
 CHANGED = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.CHANGED)
 
@@ -180,32 +178,41 @@ class Runner:
                 break
             self._run_pair(SIDES if pairs % 2 == 0 else SIDES[::-1])
         if rule.metric == Metric.INSTRUCTIONS:
-            self._profile_most_changed()
-
-    def _profile_most_changed(self) -> None:
-        """Profile the worst three rows; a failure of it does not change the verdicts."""
-        judged = judge_runs(self.runs["base"], self.runs["head"], self.rule)
-        changed = [one for one in judged.verdicts if one.verdict in CHANGED]
-        self._profiled = [one.row.test for one in sorted(changed, key=badness)[:3]]
-        if changed:
+            verdicts = judge_runs(self.runs["base"], self.runs["head"], rule).verdicts
+            changed = [one for one in verdicts if one.verdict in CHANGED]
+            self._profiled = [one.row.test for one in sorted(changed, key=badness)[:3]]
+        if self._profiled:
             try:
                 self._run_pair(SIDES)
-            except ProcessError as error:
+            except ProcessError as error:  # which does not change the verdicts
                 say(f"functions are unknown: {error}", stream=sys.stderr)
 
     def _run_pair(self, sides: Sequence[str]) -> None:
-        """Run one process of each side."""
+        """Run the processes of one sample of each side, and keep their runs."""
         planned = max(2 * self.rule.pairs, len(self._seconds) + 2)
         for side in sides:
             number = len(self._seconds) + 1
             left = statistics.mean(self._seconds or [0.0]) * (planned - number + 1)
             text = f"process {number} of {planned} ({side})" + (f", about {left:.0f} s left" if left else "")
             say(f"profile: {text}" if self._profiled else text, stream=sys.stderr)
-            self._add(self._arms[side], number, self.sample(self._arms[side], number))
+            arm = self._arms[side]
+            runs = self.sample(arm, number)
+            [sample] = samples_of(runs, self.rule.metric)
+            if all(row.state == CONTROL for row in sample.numbers):
+                reasons = ["{}: {}".format(*each) for each in sample.absent.items()]
+                reasons += ["no test of it makes calls on DTensors through the dtdispatch fixture"]
+                log = arm.workspace / f"{side}.log"
+                raise ProcessError(f"{arm}: measured nothing: {reasons[0]}; log: {log}")
+            if self.keep is not None:
+                for name, run in zip(PYTEST_RUNS[self.rule.metric], runs, strict=True):
+                    write_atomic(self.keep / side / f"{number:02}-{name}.json", saved_text(run))
+            self.runs[side] += runs
+            self._seconds.append(sum(run.turn.seconds for run in runs if run.turn))
 
     def sample(self, arm: Arm, number: int) -> list[ReportedRun]:
         """Run the processes of one sample of a side, and return their runs."""
-        metric, arguments = self.rule.metric, self.arguments or DEFAULT_TESTS
+        default_tests = ("--pyargs", "pytest_dtdispatch.suite.ab_ops", "-k", "test_core")  # 10 signatures
+        metric, arguments = self.rule.metric, self.arguments or default_tests
         variables: dict[str, str] = {Variable.ONLY: json.dumps(self._profiled)}
         if metric == Metric.INSTRUCTIONS:
             # Counts depend on the memory layout, which would be equal in all processes: the size of the
@@ -223,20 +230,6 @@ class Runner:
             turn = Turn(self._ab_run, number, arm.source, seconds, bool(self._profiled))
             runs.append(replace(run, where="", turn=turn))
         return runs
-
-    def _add(self, arm: Arm, number: int, runs: Sequence[ReportedRun]) -> None:
-        """Add and keep the runs of one sample; raise if they measured nothing."""
-        [sample] = samples_of(runs, self.rule.metric)
-        if all(row.state == CONTROL for row in sample.numbers):
-            reasons = ["{}: {}".format(*each) for each in sample.absent.items()]
-            reason = (reasons or ["no test of it makes calls on DTensors through the dtdispatch fixture"])[0]
-            log = arm.workspace / f"{arm.name}.log"
-            raise ProcessError(f"{arm}: measured nothing: {reason}; log: {log}")
-        if self.keep is not None:
-            for name, run in zip(PYTEST_RUNS[self.rule.metric], runs, strict=True):
-                write_atomic(self.keep / arm.name / f"{number:02}-{name}.json", saved_text(run))
-        self.runs[arm.name] += runs
-        self._seconds.append(sum(run.turn.seconds for run in runs if run.turn))
 
 
 def read_folder(folder: Path) -> dict[str, list[ReportedRun]]:
