@@ -258,7 +258,10 @@ class BudgetMeasurement:
             step.wall_ns - step.off_core_ns for step in self._undisturbed
         )
         levels = self._undisturbed, self._marked, self._doubled, self._profiled
-        undisturbed, *others, profiled = map(self._lengths, levels)
+        undisturbed, *others, profiled = (
+            [step.wall_ns - (step.off_core_ns if waits.is_counted else 0) for step in steps]
+            for steps in levels
+        )
         timelines = self._timelines(profiled)
         timing_ns = sum(one.timing_ns for timeline in timelines for one in timeline) / len(timelines)
         events = statistics.median(root.count() for root in self._roots)
@@ -295,12 +298,6 @@ class BudgetMeasurement:
         )
         recorded, *counted = self._counted
         return MeasuredBudget(budget, counted, self._tracer.optimizers.values(), recorded)
-
-    def _lengths(self, steps: Sequence[StepTime]) -> list[int]:
-        """Return the lengths of steps without their waits for a core, if those are counted."""
-        if not self._waits.is_counted:
-            return [step.wall_ns for step in steps]
-        return [step.wall_ns - step.off_core_ns for step in steps]
 
     def _timelines(self, lengths_ns: Sequence[int]) -> list[Timeline]:
         """Return timelines of the faster half of profiled steps, without waits, with the cost of timing.

@@ -33,12 +33,7 @@ from pytest_dtdispatch.steps.events import by_cause, with_short_path
 
 REST = "unexplained"  # the last part of each step
 ORDER = {part: number for number, part in enumerate((*map(str, Part), REST))}  # of parts and their colors
-PYTHON = (Part.DDP, Part.PIPELINE, Part.MODULES, Part.OPTIMIZER, Part.OTHER)  # parts outside of ops
-OWN = (Part.LOCAL, Part.OTHER)  # parts that are the program's own: DTensor cannot reduce them
-# Of a brief view: changes of each class, causes of redistributions, and the smallest shares on their own in
-# the line of shares and in the table.
-MAX_CHANGES, MAX_CAUSES, MIN_PART, LARGE_PART = 2, 3, 0.03, 0.1
-MAX_LINES = 10  # of each division, unless all are requested
+MIN_PART = 0.03  # smallest share of a step that a brief view has on its own
 
 
 def document(budgets: Mapping[str, Sequence[Budget]], view: View) -> Document:
@@ -75,7 +70,7 @@ def _worst_text(budgets: Sequence[tuple[str, Budget]]) -> str:
         for number, (_, budget) in enumerate(budgets)
         if budget.measured_ns > 0 and not budget.is_noisy
         for part, ns in budget.parts.items()
-        if ns > 0 and part not in OWN
+        if ns > 0 and part not in (Part.LOCAL, Part.OTHER)  # the program's own, which DTensor cannot reduce
     }
     if not shares:
         return ""
@@ -107,27 +102,24 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
         count, nbytes = len(budget.redistributions), sum(one.bytes for one in budget.redistributions)
         yield paragraph(f"{plural(count, 'redistribution')} of {nbytes:,} bytes in each step:", indent=1)
         causes = by_cause([map(with_short_path, budget.redistributions)], view.each_layer)
-        for cause in view.listed(causes, " causes", MAX_CAUSES):
+        for cause in view.listed(causes, " causes", 3):
             yield paragraph(cause, indent=2, hanging=1)
     yield _parts_table(budget, view)
     yield from _notes(budget, view)
     if view.verbose:
-        yield from _breakdowns(budget, view)
-        yield paragraph(_profiling_text(budget), indent=1)
-        if budget.collector:
-            yield paragraph(collector_text(budget.collector), indent=1)
+        yield from _details(budget, view)
 
 
 def _changes(budget: Budget, view: View) -> Iterator[Paragraph]:
     """Yield the changes that save most, up to two of each class, and then facts."""
-    shown = Counter[tuple[str, bool]]()
+    shown, most = Counter[tuple[str, bool]](), 2
     for advice in budget.advice:
         group = advice.kind, not advice.change
         shown[group] += 1
-        if view.verbose or shown[group] <= MAX_CHANGES:
+        if view.verbose or shown[group] <= most:
             change = f": {advice.change} ({advice.saving})" if advice.change else ""
             yield paragraph(f"{advice.kind}: {advice.seen}{change}", Tone.GOOD, indent=1, hanging=1)
-    more = sum(max(count - MAX_CHANGES, 0) for count in shown.values())
+    more = sum(max(count - most, 0) for count in shown.values())
     if more and not view.verbose:
         yield paragraph(f"and {more:,} more; -v lists them", indent=1)
 
@@ -139,7 +131,11 @@ def _notes(budget: Budget, view: View) -> Iterator[Paragraph]:
         if ns < 0 and abs(ns) >= least_ns:
             text = f"{part} is below 0: more was subtracted for the profiler than it took"
             yield paragraph(text, indent=1)
-    texts = ["; ".join(_slowing_texts(budget)), budget.note]
+    slowing = [traced_text(budget.tracers)] if budget.tracers else []
+    if budget.slowed_by:
+        settings = ", ".join(f"{name} {value}" for name, value in budget.slowed_by.items())
+        slowing.append(f"settings that can make calls longer: {settings}")
+    texts = ["; ".join(slowing), budget.note]
     is_far = abs(budget.unexplained_ns) > 0.1 * budget.measured_ns
     if is_far and budget.steps and not budget.is_noisy:
         texts += [
@@ -148,23 +144,14 @@ def _notes(budget: Budget, view: View) -> Iterator[Paragraph]:
         ]
     if budget.waiting_ns > MIN_WAITED * budget.measured_ns:
         texts += [f"waiting for a core: {us(budget.waiting_ns)} us more in each step, which no part contains"]
-    without_dtensors = {Part.LOCAL, Part.AUTOGRAD, Part.COMMUNICATION, *PYTHON, *FSDP}
-    if budget.parts and without_dtensors.issuperset(budget.parts):
+    of_dtensors = {Part.DISPATCH, Part.PROPAGATION, Part.WRAPPING, *REDISTRIBUTION}
+    if budget.parts and of_dtensors.isdisjoint(budget.parts):
         texts += ["No op on DTensors ran"]
     yield from (paragraph(text, Tone.NOTICE, indent=1, hanging=1) for text in texts if text)
 
 
-def _slowing_texts(budget: Budget) -> Iterator[str]:
-    """Yield texts about tools and settings that can make calls longer."""
-    if budget.tracers:
-        yield traced_text(budget.tracers)
-    if budget.slowed_by:
-        settings = ", ".join(f"{name} {value}" for name, value in budget.slowed_by.items())
-        yield f"settings that can make calls longer: {settings}"
-
-
-def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
-    """Yield tables of the most expensive phases, lines, modules and ops."""
+def _details(budget: Budget, view: View) -> Iterator[Block]:
+    """Yield the most expensive phases, lines, modules and ops, the cost of profiling, and collections."""
     for title, shares, nameless in (
         ("phase", budget.by_phase(), "(not known)"),
         ("line", budget.by_line(), "(not known)"),
@@ -175,7 +162,7 @@ def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
             shares = fold_shares(shares)
         if not shares or (len(shares) == 1 and not shares[0].name):
             continue
-        shown = shares if view.each_layer or view.for_page else shares[:MAX_LINES]
+        shown = shares if view.each_layer or view.for_page else shares[:10]
         rest = shares[len(shown) :]
         lines = []
         for share in shown:
@@ -192,6 +179,15 @@ def _breakdowns(budget: Budget, view: View) -> Iterator[Table]:
             lines.append(Line(f"{len(rest)} more", cells))
         room = max(len(line.status) for line in lines)
         yield Table((Group("", lines),), title, "mostly", optional=("calls",), status_room=room)
+    steps = f". {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else ""
+    profiling = f"Profiling had no visible cost{steps}"
+    if budget.event_ns >= 0:
+        slower = budget.timed_ns / budget.measured_ns if budget.measured_ns else 0.0
+        cost = f"{budget.events:,.0f} events x {budget.event_ns:,.0f} ns were subtracted"
+        profiling = f"Profiled steps took {slower:.2f}x the time of undisturbed ones; {cost}{steps}"
+    yield paragraph(profiling, indent=1)
+    if budget.collector:
+        yield paragraph(collector_text(budget.collector), indent=1)
 
 
 def step_title(test: str, budget: Budget) -> str:
@@ -257,10 +253,7 @@ def before_and_after(title: str, before: Budget, after: Budget, about_before: st
 
 def pairs_document(before: ReportedRun, after: ReportedRun) -> Document:
     """Render the budgets of two saved runs side by side, for each step that both have."""
-    then, now = (
-        {RowId(test, one.name): one for kind, test, one in run.each_result() if kind == Budget.kind}
-        for run in (before, after)
-    )
+    then, now = before.results_by_row(Budget.kind), after.results_by_row(Budget.kind)
     pairs = (
         before_and_after(step_title(row.test, one), then[row], one, before.as_earlier(after.environment))
         for row, one in now.items()
@@ -287,7 +280,7 @@ def _bar(title: str, budget: Budget, whole_ns: float) -> StackedBar:
 
 def _parts_table(budget: Budget, view: View) -> Table:
     """Render the parts of a step, in a brief view the large ones; a verbose view adds costs of profiling."""
-    figures = _merged(budget.parts, 0 if _has_all(view) else LARGE_PART * budget.measured_ns, "smaller")
+    figures = _merged(budget.parts, 0 if _has_all(view) else 0.1 * budget.measured_ns, "smaller")
     if budget.steps:
         figures[REST] = budget.unexplained_ns
     figures["measured"] = budget.measured_ns
@@ -308,15 +301,6 @@ def _parts_table(budget: Budget, view: View) -> Table:
 
 def _cost_cells(ns: float, budget: Budget) -> dict[Column, str]:
     return {Column("us"): us(ns), Column("share"): _percent(ns, budget)}
-
-
-def _profiling_text(budget: Budget) -> str:
-    slower = budget.timed_ns / budget.measured_ns if budget.measured_ns else 0.0
-    steps = f". {budget.steps} steps undisturbed, {budget.steps} profiled" if budget.steps else ""
-    if budget.event_ns < 0:
-        return f"Profiling had no visible cost{steps}"
-    cost = f"{budget.events:,.0f} events x {budget.event_ns:,.0f} ns were subtracted"
-    return f"Profiled steps took {slower:.2f}x the time of undisturbed ones; {cost}{steps}"
 
 
 def collector_text(found: CollectorPauses) -> str:

@@ -155,7 +155,9 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
     base, unchanged = name.removesuffix("Backward"), (outer.part, outer.op)
     is_inside, is_fsdp = outer.part in REDISTRIBUTED, outer.part is Part.FSDP_PYTHON
     if base in ("Redistribute", "NestedRedistribute"):  # autograd functions
-        return Part.MOVING, outer.op if is_inside else _redistribution_in(node)
+        names = (inner.event.name for inner in node.descendants())
+        first = next((each for each in names if each.startswith(Range.REDISTRIBUTION)), "redistribute")
+        return Part.MOVING, outer.op if is_inside else first.removeprefix(Range.REDISTRIBUTION).strip()
     if base in ("_FromTorchTensor", "_ToTorchTensor"):
         conversion = "from_local" if base == "_FromTorchTensor" else "to_local"
         return unchanged if is_inside else (Part.WRAPPING, conversion)
@@ -204,15 +206,6 @@ def _part_and_op_of_range(name: str, outer: Context) -> tuple[Part, str]:
     return outer.part, name if is_named else outer.op
 
 
-def _redistribution_in(node: Node) -> str:
-    """Return the label of the first redistribution inside an autograd function, or ``redistribute``."""
-    for inner in node.descendants():
-        name = inner.event.name
-        if name.startswith(Range.REDISTRIBUTION):
-            return name.removeprefix(Range.REDISTRIBUTION).strip()
-    return "redistribute"
-
-
 def range_op(name: str) -> str:
     """Return the name of an op or an autograd node without its C++ namespace.
 
@@ -255,8 +248,11 @@ def slices(node: Node, outer: Context | None = None) -> Iterator[Slice]:
         yield Slice(here, begin_ns, end_ns, sum(map(_weight, node.descendants())), calls)
         return
     before, context = 0.0, here
+    # Autograd saves and unpacks DTensors in C++ code. The names of its nodes end with a number.
+    saves = node.dispatches and re.fullmatch(r"aten::.*|\w+Backward\d+", node.event.name) is not None
     for child in node.children:
-        half, is_save = _weight(child) / 2, _saves_dtensor(node, child)
+        half = _weight(child) / 2
+        is_save = saves and child.event.name == "aten::detach" and not child.dispatches
         if is_save:
             context, calls = here._replace(part=Part.DISPATCH, op="detach", called_ns=begin_ns), 1
         yield Slice(context, begin_ns, child.event.begin_ns, before + half, calls)
