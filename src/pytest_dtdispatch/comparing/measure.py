@@ -37,7 +37,6 @@ from pytest_dtdispatch.replay.repeat import (
 )
 from pytest_dtdispatch.rounds.core_waits import CoreWaits, core_waits
 from pytest_dtdispatch.rounds.plan import Deadline, Plan, Stop, take
-from pytest_dtdispatch.rounds.sampler import Meter
 from pytest_dtdispatch.rounds.signals import Signals
 from pytest_dtdispatch.rounds.timing import (
     Prepare,
@@ -79,11 +78,6 @@ def calls_of_block(call_ns: int, fill_ns: int = 0, limit_ns: float = 1e9) -> int
     worth_ns = min(3 * fill_ns, limit_ns / 25 - fill_ns)
     block_ns = max(3_000_000, limit_ns / MAX_ROUNDS - fill_ns, worth_ns)
     return max(int(block_ns // max(call_ns, 1)), 1 if call_ns >= LONG_NS else 3)
-
-
-def warmup_of_block(calls: int, call_ns: int) -> int:
-    """Return the number of warm-up calls of a block: the first short hits after a miss are slower."""
-    return min(calls // 3 + 1, 20) if call_ns < LONG_NS else 0
 
 
 def trimmed_mean(values: Sequence[int]) -> int:
@@ -171,10 +165,15 @@ class Turns:
         with core_waits() as waits:
             deadline = Deadline(plan.max_time_s * len(self._subjects))
             rehearsed = {label: self._rehearse(label, waits) for label in self._subjects}
-            self._meter, round_ns = self._meter_of([*rehearsed.values()]), 0
+            is_long = all(each.is_on_core and each.call_ns >= LONG_CALL_NS for each in rehearsed.values())
+            is_one_thread = plan.one_thread and all(each.is_one_thread for each in self._subjects.values())
+            if is_long and is_one_thread and plan.agreement is None:  # one meter, also of CPU time, for all
+                self._meter = self._meter._replace(cpu=plan.sampler.cpu)
+            round_ns = 0
             for label, (fill_ns, call_ns, _) in rehearsed.items():
-                calls = calls_of_block(call_ns, fill_ns, limit_ns)
-                warmup, subject = warmup_of_block(calls, call_ns), self._subjects[label]
+                calls, subject = calls_of_block(call_ns, fill_ns, limit_ns), self._subjects[label]
+                # The first short hits after a miss are slower.
+                warmup = min(calls // 3 + 1, 20) if call_ns < LONG_NS else 0
                 self._series[label] = Series(
                     State.CALL, subject, self._meter, plan.sampler.unit, warmup, calls
                 )
@@ -233,14 +232,6 @@ class Turns:
                 break
         cpu_ns, clock_ns = time.thread_time_ns() - cpu_ns, waits.clock() - clock_ns
         return Rehearsal(fill_ns, min(calls), cpu_ns >= 0.9 * clock_ns)
-
-    def _meter_of(self, rehearsed: Sequence[Rehearsal]) -> Meter:
-        """Return the meter of all variants. It reads CPU time if they are long, and work in this thread."""
-        plan, sampler = self._plan, self._plan.sampler
-        reads_cpu = plan.one_thread and plan.agreement is None
-        reads_cpu &= all(subject.is_one_thread for subject in self._subjects.values())
-        reads_cpu &= all(each.is_on_core and each.call_ns >= LONG_CALL_NS for each in rehearsed)
-        return sampler.meter._replace(cpu=sampler.cpu) if reads_cpu else sampler.meter
 
     def _fill(self, label: str) -> None:
         """Clear the caches, and run the call that fills them."""

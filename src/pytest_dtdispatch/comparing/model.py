@@ -18,7 +18,7 @@ from pytest_dtdispatch.core.measurement import (
     traced_text,
 )
 from pytest_dtdispatch.core.plain_data import Size
-from pytest_dtdispatch.core.results import Advice, OneRow, row_name
+from pytest_dtdispatch.core.results import Advice, OneRow
 from pytest_dtdispatch.core.text import TextEnum, escape_controls, nearest, plural, shown
 from pytest_dtdispatch.errors import GateError, MeasurementError
 from pytest_dtdispatch.stats.intervals import paired_ratio, repeated_confidence
@@ -48,11 +48,6 @@ class Variants:
     functions: Mapping[str, Callable[[], Any]]
     equal: Equal | None = None
 
-    @property
-    def row_names(self) -> list[str]:
-        """Names of the rows."""
-        return [row_name(self.name, label) for label in self.functions]
-
 
 @dataclass(frozen=True)
 class CallCounts:
@@ -74,7 +69,6 @@ class CallCounts:
 
 
 COUNTS = tuple(field.name for field in fields(CallCounts))
-NOUNS = (("miss", "es"), ("redistribution",), ("collective",), ("wrap",), ("read",))  # of plural()
 
 
 class Outcome(TextEnum):
@@ -194,7 +188,8 @@ def verdict_text(one: ComparedVariant, other: ComparedVariant, ratio: Ratio, by:
     """
     texts, outcome = [], ratio.outcome()
     if one.counts and other.counts and one.counts != other.counts:
-        pairs = zip(NOUNS, astuple(one.counts), astuple(other.counts), strict=True)
+        nouns = (("miss", "es"), ("redistribution",), ("collective",), ("wrap",), ("read",))
+        pairs = zip(nouns, astuple(one.counts), astuple(other.counts), strict=True)
         texts.append(", ".join(f"{plural(n, *noun)} for {of:,}" for noun, n, of in pairs if n != of))
     subject = "time " if outcome is Outcome.NOT_APART else ""
     texts.append(f"{subject}{outcome}, {ratio} times as long in {ratio.rounds} rounds")

@@ -32,7 +32,6 @@ from pytest_dtdispatch.torchapi.tensors import group_backend, release_of, wait_f
 
 __tracebackhide__ = True  # a test that fails here shows its own line
 
-UNCOMPILED = "torch gave up compiling"
 temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix="dtdispatch-", ignore_cleanup_errors=True)
 
 
@@ -120,10 +119,11 @@ class CompileRounds:
             lookups = f"{warm.misses} lookups were misses" if warm.misses else "there was no lookup"
             notes = (f"compile-warm: no hit in a cache of compiled code: {lookups}", *notes)
         if self.gave_up:
-            notes = (f"{UNCOMPILED}: {self.gave_up}", *notes)
+            uncompiled = "torch gave up compiling"
+            notes = (f"{uncompiled}: {self.gave_up}", *notes)
             if self._calls.values or self._calls.refused:
                 # Some calls ran uncompiled, but no counter identifies them.
-                self._calls.refused[UNCOMPILED] += len(self._calls.values)
+                self._calls.refused[uncompiled] += len(self._calls.values)
                 self._calls.values.clear()
         every = (self._calls, self._cold, self._warm, self._eager)
         return Figures(self._rounds, samples_of(every), notes, tracers=tracers())
