@@ -28,9 +28,7 @@ STATUS = """exit status:
   2    invalid command line or file
   130  interrupted"""
 USAGE_ERROR, PROCESS_ERROR, INTERRUPTED = 2, 5, 130
-UNREAD = 141  # as of a program that SIGPIPE ended
 BUDGET_STEPS, DEFAULT_STEPS = "--budget-steps", 20
-WATCH_VALUES = (BUDGET_STEPS, "--max", "--warmup")  # flags of watch that are followed by a value
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # the reader, such as head, has ended; the end of the process flushes once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNREAD
+        return 141  # as of a program that SIGPIPE ended
 
 
 def _run(words: list[str]) -> int:
@@ -119,16 +117,16 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _takes_value(word: str) -> bool:
-    """Return whether a word is a flag of watch, or its abbreviation, that is followed by a value."""
-    return word != "--budget" and len(word) > 2 and any(flag.startswith(word) for flag in WATCH_VALUES)
-
-
 def _watch(words: list[str]) -> int:
     """Run a script or a module. All words after its name are its arguments."""
-    values = {i + 1 for i, word in enumerate(words, 1) if _takes_value(word)}
-    names = (i for i, word in enumerate(words, 1) if not word.startswith("-") and i not in values)
-    cut = next(names, len(words))
+    cut, follows_flag = len(words), False
+    for number, word in enumerate(words, 1):
+        if not (word.startswith("-") or follows_flag):
+            cut = number
+            break
+        # A flag, or its abbreviation, with a value
+        flags = [flag for flag in (BUDGET_STEPS, "--max", "--warmup") if flag.startswith(word)]
+        follows_flag = bool(flags) and len(word) > 2 and word != "--budget"
     if "--" in words[:cut]:  # before a name with a leading dash
         cut = words.index("--") + 2
     options = _read(["watch", *words[:cut]])
