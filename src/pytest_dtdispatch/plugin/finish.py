@@ -109,15 +109,21 @@ def write_files(run: ReportedRun, targets: Sequence[Export], skip_reason: str, l
         log: log that receives a line for each file.
     """
     for export in targets:
-        write = _append_summary if export.format == SUMMARY else _write_whole
         with log.writing(export.target):
             written = ReportedRun() if skip_reason else run
             has_data = run or (export.is_stdout and run.failed_tests)
-            message = write(export, written, skip_reason or ("" if has_data else "nothing was measured"))
-            if export.is_stdout:
-                log.printed.append(message)
+            reason = skip_reason or ("" if has_data else "nothing was measured")
+            if export.format == SUMMARY:
+                message = _append_summary(export, written, reason)
+            elif reason:
+                raise DtDispatchError(f"{export.target} was not written: {reason}")
             else:
-                log.notes += map(Span, message.split("\n"))
+                text, message = FORMATS[export.format].render(written, export.target)
+                if export.is_stdout:
+                    log.printed.append(text)
+                    continue
+                FORMATS[export.format].write(export.path, text)
+            log.notes += map(Span, message.split("\n"))
 
 
 def file_targets(settings: Settings, log: WriteLog) -> list[Export]:
@@ -170,16 +176,6 @@ def properties(run: ReportedRun) -> Iterator[tuple[str, Any]]:
         yield f"dtdispatch.environment.{escape_controls(name)}", text
     for number in run.metrics():
         yield f"dtdispatch.{number.metric}.{name_in_files(number.row)}", number.value
-
-
-def _write_whole(export: Export, run: ReportedRun, skip_reason: str) -> str:
-    if skip_reason:
-        raise DtDispatchError(f"{export.target} was not written: {skip_reason}")
-    text, message = FORMATS[export.format].render(run, export.target)
-    if export.is_stdout:
-        return text
-    FORMATS[export.format].write(export.path, text)
-    return message
 
 
 def _append_summary(export: Export, run: ReportedRun, skip_reason: str) -> str:

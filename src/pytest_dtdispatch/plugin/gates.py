@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -39,8 +39,6 @@ from pytest_dtdispatch.report.document import Kind
 from pytest_dtdispatch.report.run import Baseline, ReportedRun
 from pytest_dtdispatch.rounds.sampler import SAMPLERS
 from pytest_dtdispatch.steps.model import COUNTS, Steps, causes_since
-
-MAX_CAUSES = 5  # of counts that a saved run does not have
 
 
 @dataclass(eq=False)
@@ -217,10 +215,9 @@ def _with_causes(run: ReportedRun, verdict: RowVerdict, row: ExpectedRow) -> Row
     """Return the verdict on a count of a step with its causes, and unchanged for other numbers."""
     limits = {kind.metric: kind.limit for kind in COUNTS}
     limit = limits.get(row.metric, row.metric)
-    for steps in run.results.get(Steps.kind, {}).get(verdict.row.test, ()):
-        if steps.name == verdict.row.label:
-            for limited in KINDS[Steps.kind].judge(steps, {limit: row.expected}):
-                verdict = replace(verdict, details=limited.details[1:], lines=limited.lines)
+    steps = run.results_by_row(Steps.kind).get(verdict.row)
+    for limited in KINDS[Steps.kind].judge(steps, {limit: row.expected}) if steps else ():
+        verdict = replace(verdict, details=limited.details[1:], lines=limited.lines)
     return verdict
 
 
@@ -239,21 +236,14 @@ def _with_causes_and_command(
     base_rev = f"origin/{rev}" if rev else "main"
     words = ["dtdispatch", "ab", "--metric", "counts", "--base-rev", base_rev, "--head-rev", "HEAD", "--"]
     words += dict.fromkeys(row.test for row in failed)
-    causes = [] if base is None else _new_causes(failed, run, base)
-    remarks = [*causes, f"what changed since the base: {shlex.join(words)}"]
+    remarks: list[str] = []
+    if base is not None:
+        now, then = run.results_by_row(Steps.kind), base.results_by_row(Steps.kind)
+        counted = [row for row in failed if row in now and row in then]
+        causes = [cause for row in counted for cause in causes_since(now[row], then[row])]
+        remarks += first_of([f"not in {shorten_path(base.where)}: {cause}" for cause in causes], 5)
+    remarks.append(f"what changed since the base: {shlex.join(words)}")
     return [replace(gate, remarks=(*gate.remarks, *remarks)) if gate is last else gate for gate in gates]
-
-
-def _new_causes(rows: Iterable[RowId], run: ReportedRun, base: ReportedRun) -> list[str]:
-    """Return the causes of counts of these rows that a saved run does not have."""
-    now, then = (
-        {RowId(test, one.name): one for kind, test, one in each.each_result() if kind == Steps.kind}
-        for each in (run, base)
-    )
-    causes = [
-        cause for row in rows if row in now and row in then for cause in causes_since(now[row], then[row])
-    ]
-    return first_of([f"not in {shorten_path(base.where)}: {cause}" for cause in causes], MAX_CAUSES)
 
 
 def judged_nothing(row: RowId, criterion: str, kind: Kind, skip_reason: str) -> RowVerdict:

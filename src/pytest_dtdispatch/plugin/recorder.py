@@ -327,7 +327,8 @@ class Recorder(api.DtDispatch):
             with self._counted_region(row_name(requested.name, label), self._record):
                 return fn()
 
-        self._begin("compare", requested.name, *requested.row_names)
+        rows = (row_name(requested.name, label) for label in requested.functions)
+        self._begin("compare", requested.name, *rows)
         try:
             if self._is_timed:
                 with self._measuring("compare", requested.name):
@@ -464,8 +465,13 @@ class Recorder(api.DtDispatch):
         self.results.verdicts += [replace(each, row=RowId(test, each.row.label)) for each in verdicts]
         message = complaint(verdicts)
         if message:
+            frame: FrameType = sys._getframe(1)  # then that of the test, which called this plugin
+            while frame.f_back and (
+                "__tracebackhide__" in frame.f_globals or frame.f_globals.get("__name__") == "contextlib"
+            ):
+                frame = frame.f_back
             error = GateError(message)
-            error.at = _line_of_test(sys._getframe(1))
+            error.at = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
             self.results.unraised.append(error)
             raise error
 
@@ -479,12 +485,3 @@ class Recorder(api.DtDispatch):
 
         with recording_trace(f"{self.results.test}: {name}", self.results.traces.append):
             yield
-
-
-def _line_of_test(frame: FrameType) -> TracebackType:
-    """Return a traceback of only the line that called this plugin."""
-    while frame.f_back and (
-        "__tracebackhide__" in frame.f_globals or frame.f_globals.get("__name__") == "contextlib"
-    ):
-        frame = frame.f_back
-    return TracebackType(None, frame, frame.f_lasti, frame.f_lineno)

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from itertools import pairwise
@@ -25,12 +24,10 @@ from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.settings import WITH_FLAG, Settings
 
 if TYPE_CHECKING:
-    from pytest_dtdispatch.ranks.launch import RankEnd
     from pytest_dtdispatch.rounds.sampler import Meter, Profiler
 
 FOLDER = "DTDISPATCH_INSTRUCTIONS"  # environment variable of the counting process: a folder
 HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
-PROBE_TIMEOUT_S = 120
 METER = pytest.StashKey[str]()  # text: the counter of instructions
 METER_FILE = "meter.txt"  # in FOLDER: the text of METER
 
@@ -48,15 +45,6 @@ def refuse_questions(config: pytest.Config, because: str) -> None:
     for dest, flag in (("usepdb", "--pdb"), ("trace", "--trace")):
         if config.getoption(dest, False):
             raise pytest.UsageError(f"{flag} does not work with {because}: drop one of them")
-
-
-def _refuse_workers(config: pytest.Config) -> None:
-    """Reject workers of pytest-xdist with ranks: workers would run the tests instead of the ranks."""
-    settings, workers = resolve.valid_settings(config), config.getoption("numprocesses", None)
-    is_launched = settings is not None and settings.measure and settings.nproc > 1
-    if workers and (is_launched or rank_of(config)) and not resolve.runs_nothing(config.option):
-        flag = "--dtdispatch-nproc" if is_launched else "torchrun"
-        raise pytest.UsageError(f"-n {workers} (pytest-xdist) does not work with {flag}: add -n 0")
 
 
 def _refuse_moved_rootdir(config: pytest.Config) -> None:
@@ -90,8 +78,13 @@ def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
 def run_elsewhere(config: pytest.Config) -> int | None:
     """Join other ranks, or run the command line again in ranks or under a counter of instructions."""
     _refuse_moved_rootdir(config)
-    _refuse_workers(config)
-    rank = rank_of(config)
+    rank, settings = rank_of(config), resolve.valid_settings(config)
+    # Workers of pytest-xdist would run the tests instead of the ranks.
+    workers = config.getoption("numprocesses", None)
+    is_launched = settings is not None and settings.measure and settings.nproc > 1
+    if workers and (is_launched or rank) and not resolve.runs_nothing(config.option):
+        flag = "--dtdispatch-nproc" if is_launched else "torchrun"
+        raise pytest.UsageError(f"-n {workers} (pytest-xdist) does not work with {flag}: add -n 0")
     status = None if rank is None else rank.join(config)
     if status is not None:
         return status
@@ -136,9 +129,9 @@ def why_no_hardware_counter() -> str:
     """Return why the hardware counter is not usable; empty if it counts two loops correctly."""
     command = [sys.executable, "-m", HARDWARE_PROBE]
     try:
-        probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S)
+        probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     except subprocess.TimeoutExpired:
-        return f"the probe of the hardware counter did not end within {PROBE_TIMEOUT_S} s"
+        return "the probe of the hardware counter did not end within 120 s"
     if probe.returncode:
         last = (probe.stderr.strip().splitlines() or [f"exit status {probe.returncode}"])[-1]
         return f"the probe of the hardware counter failed: {last}"
@@ -209,20 +202,14 @@ def _launch(config: pytest.Config, number: int) -> int:
                 for end in late:
                     print(f"dtdispatch: {end} after its last test; its results count", file=sys.stderr)
                 return status
-            lines = _why_ended(ends, Path(folder))
+            lines = ["the ranks ended without a result"]
+            if ends:
+                at, printed = (Path(folder, f"{kind}-{ends[0].rank}") for kind in (ranks.AT, ranks.PRINTED))
+                test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
+                tail = printed.read_text(errors="replace").strip()[-ranks.TAIL :] if printed.exists() else ""
+                lines = [f"{ends[0]}{test}", *([f"the end of its output:\n{tail}"] if tail else ())]
         except RanksError as stopped:
             lines = [str(stopped)]
         # Begin a new line, as the first rank may have printed an incomplete one.
         print("", *(f"ERROR: {line}" for line in lines), sep="\n", file=sys.stderr)
     return int(pytest.ExitCode.TESTS_FAILED)
-
-
-def _why_ended(ends: Sequence[RankEnd], folder: Path) -> list[str]:
-    if not ends:
-        return ["the ranks ended without a result"]
-    first = ends[0]
-    at = folder / f"{ranks.AT}-{first.rank}"
-    test = f" in {at.read_text(encoding='utf-8')}" if at.exists() else ""
-    printed = folder / f"{ranks.PRINTED}-{first.rank}"
-    tail = printed.read_text(errors="replace").strip()[-ranks.TAIL :] if printed.exists() else ""
-    return [f"{first}{test}", *([f"the end of its output:\n{tail}"] if tail else ())]

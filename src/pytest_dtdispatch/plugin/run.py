@@ -39,7 +39,6 @@ from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER, uncaptured
 from pytest_dtdispatch.plugin.resolve import TestContext, context_of
 from pytest_dtdispatch.report.document import notice
-from pytest_dtdispatch.report.judgements import failures
 from pytest_dtdispatch.report.run import Baseline, FailedTest, ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
 from pytest_dtdispatch.report.summary import error_commands
@@ -191,7 +190,10 @@ class Run:
         )
         if uses_fixture and self.has_passed and not (unmeasured or record or record.ops):
             unmeasured = "it measured nothing with its dtdispatch fixture"
-        record = self._add(replace(record, unmeasured=unmeasured))
+        record = replace(record, unmeasured=unmeasured)
+        if record.test in self._own:
+            record = record.with_earlier(self._own[record.test])
+        self._own[record.test] = self.records[record.test] = record
         if self.ranks:
             record = self.records[record.test] = self.ranks.merged(record, self._config)
         shared = record.shared_key()
@@ -201,13 +203,6 @@ class Run:
             self.bridge.enter(item, record)
         if complaint:
             pytest.fail(complaint, pytrace=False)
-
-    def _add(self, record: TestRecord) -> TestRecord:
-        """Add the record of a test, with results only of earlier attempts; return it."""
-        if record.test in self._own:
-            record = record.with_earlier(self._own[record.test])
-        self._own[record.test] = self.records[record.test] = record
-        return record
 
     def has_times(self, item: pytest.Item) -> bool:
         """Return whether a test measured signatures or calls with times."""
@@ -341,8 +336,9 @@ class Run:
 
     def failures(self) -> list[str]:
         """Return the kinds of failures other than of tests."""
+        gates = ["gate failed" for gate in self.reported.gates if gate.has_failed]
         hooks = ["hook failed" for _ in problems(self._config)]
-        return failures(self.reported.gates) + hooks + self.log.failures
+        return gates + hooks + self.log.failures
 
 
 def is_fixture_used(item: pytest.Item) -> bool:

@@ -32,7 +32,6 @@ LIMITS = (
 )
 # Counts barely vary between calls, and callgrind is slow.
 FEW = {"rounds": 12, "repeat": 3, "compile_rounds": 1}
-ROUNDS = 40  # eight passes of five misses
 
 
 class Setting(NamedTuple):
@@ -181,8 +180,8 @@ class Settings:
         """Number of misses of a row."""
         if isinstance(self.rounds, int):
             return self.rounds
-        # Counts of instructions barely vary between calls: few suffice.
-        return FEW["rounds"] if self.metric == "instructions" else ROUNDS
+        # Eight passes of five misses. Counts of instructions barely vary between calls: few suffice.
+        return FEW["rounds"] if self.metric == "instructions" else 40
 
     @property
     def limits(self) -> Mapping[str, int]:

@@ -25,7 +25,6 @@ from pytest_dtdispatch.report.judgements import TONES, change_text
 from pytest_dtdispatch.report.run import ReportedRun
 
 MINUTE = len("2026-11-30T12:00")  # of a date
-LEGEND = "Figures: least samples. ?: not yet confirmed, with only one run before or after it."
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,8 @@ def changes_document(runs: Iterable[ReportedRun]) -> Document:
             lines = grouped((each.verdict.row.test, _change_line(each)) for each in changes)
             groups = [Group(test, of_test) for test, of_test in lines.items()]
             blocks += paragraph(details, Tone.STRONG), Table(groups, "row", "verdict", min_label=12)
-    return Document((*blocks, paragraph(LEGEND, indent=1)))
+    legend = "Figures: least samples. ?: not yet confirmed, with only one run before or after it."
+    return Document((*blocks, paragraph(legend, indent=1)))
 
 
 def history_sections(runs: Sequence[ReportedRun]) -> dict[str, Document]:

@@ -138,24 +138,20 @@ def _shared_threshold(rows: Sequence[RowVerdict]) -> str:
 
 
 def _comparison_cells(row: RowVerdict, view: View, has_wall: bool, has_threshold: bool) -> dict[Column, str]:
-    base = now = change = median = wall = clock = samples = "-"
-    if isinstance(row.change, TimeChange):
-        base, now = _time_text(row.change.base_ns), _time_text(row.change.head_ns)
-        change, median = f"{row.change.change_percent:+.1f}", f"{row.change.median_percent:+.1f}"
-        clock, samples = row.change.clock, f"{row.change.samples:,}"
-        if row.change.wall_percent is not None:
-            wall = f"{row.change.wall_percent:+.1f}"
+    change = row.change if isinstance(row.change, TimeChange) else None
     cells = {
         Column("state"): str(row.row.state),
-        Column("base"): base,
-        Column("now"): now,
-        Column("change", "%"): change,
-        Column("median", "%"): median,
+        Column("base"): _time_text(change.base_ns) if change else "-",
+        Column("now"): _time_text(change.head_ns) if change else "-",
+        Column("change", "%"): f"{change.change_percent:+.1f}" if change else "-",
+        Column("median", "%"): f"{change.median_percent:+.1f}" if change else "-",
     }
     if has_wall:
-        cells[Column("wall", "%")] = wall
+        wall = change.wall_percent if change else None
+        cells[Column("wall", "%")] = "-" if wall is None else f"{wall:+.1f}"
     if view.verbose:
-        cells |= {Column("clock"): clock, Column("samples"): samples}
+        cells[Column("clock")] = change.clock if change else "-"
+        cells[Column("samples")] = f"{change.samples:,}" if change else "-"
     if has_threshold:
         cells[Column("threshold")] = row.criterion or "-"
     return cells
@@ -300,30 +296,3 @@ def comparison_document(compared: Sequence[RowVerdict], view: View, proofs: Iter
     }
     legend = f"base and now: least sample. slower, faster: by more than {NOISY:.0%}, without a threshold."
     return Document((*comparison_blocks(free, view), *proofs), legend, meanings)
-
-
-def worst_row(gates: Iterable[Judgement], compared: Sequence[RowVerdict]) -> str:
-    """Describe the worst row that gates judged; rows over their limits are listed by their gate."""
-    judged = [row for gate in gates if gate.where != LIMITS for row in gate.verdicts]
-    return worst_text(compared or judged)
-
-
-def failures(gates: Iterable[Judgement]) -> list[str]:
-    """Return the kind of failure of each failed gate."""
-    return ["gate failed" for gate in gates if gate.has_failed]
-
-
-def slower_tests(gates: Iterable[Judgement]) -> set[str]:
-    """Return the tests with rows for whose times a gate fails."""
-    failed = [row for gate in gates for row in gate.failed]
-    return {row.row.test for row in failed if isinstance(row.change, TimeChange)}
-
-
-def inconclusive(gates: Iterable[Judgement]) -> list[RowVerdict]:
-    """Return the rows that could not be decided."""
-    return [row for gate in gates for row in gate.verdicts if row.verdict is Verdict.INCONCLUSIVE]
-
-
-def judgement_documents(gates: Iterable[Judgement], view: View) -> list[Document]:
-    """Render the judgement of each gate."""
-    return [judgement_document(gate, view) for gate in gates]

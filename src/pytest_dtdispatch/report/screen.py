@@ -15,7 +15,6 @@ from pytest_dtdispatch.core.text import escape_controls
 from pytest_dtdispatch.report.document import Document, Span, Tone, View
 from pytest_dtdispatch.report.terminal import document_lines, page_width
 
-LONG_S = 2.0  # shorter waits show no progress
 SAVE, RESTORE, ERASE = "\x1b7", "\x1b8", "\x1b[K"
 
 
@@ -88,7 +87,7 @@ class ProgressLine:
         room: Callable[[], int],
         reached: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
-        delay_s: float = LONG_S,
+        delay_s: float = 2.0,
     ) -> None:
         self._stream, self._room, self._reached, self._clock = stream, room, reached, clock
         self._delay_s = delay_s
