@@ -34,22 +34,19 @@ def call_arguments(args: tuple[Any, ...], setup: Setup | None) -> tuple[Any, ...
     if replaced is None:
         return args
     if not isinstance(replaced, tuple):
-        raise MeasurementError(
-            f"setup returned {shown(replaced)}: it must return a tuple of arguments, or None"
-        )
+        valid = "a tuple of arguments, or None"
+        raise MeasurementError(f"setup returned {shown(replaced)}: it must return {valid}")
     return replaced
 
 
 def check_callable(method: str, fn: object, name: object) -> None:
     """Check that a call of ``fn`` runs its code, and that ``name`` is a string or None."""
     if not callable(fn):
-        raise MeasurementError(
-            f"{method}(): a value of type {type(fn).__name__} is not callable: pass a function"
-        )
+        kind = type(fn).__name__
+        raise MeasurementError(f"{method}(): a value of type {kind} is not callable: pass a function")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise MeasurementError(
-            f"{method}(): a call of a generator function runs none of its code: pass lambda: list(step())"
-        )
+        why = "a call of a generator function runs none of its code"
+        raise MeasurementError(f"{method}(): {why}: pass lambda: list(step())")
     if inspect.iscoroutinefunction(fn):
         raise MeasurementError(f"{method}(): {COROUTINE}")
     if name is not None and not isinstance(name, str):
@@ -84,18 +81,16 @@ def _check_value(method: str, value: Any) -> None:
     if is_lazy:
         is_generator = issubclass(kind, (GeneratorType, AsyncGeneratorType))
         lazy = "a generator" if is_generator else f"an iterator of type {kind.__name__}"
-        raise MeasurementError(
-            f"{method}(): the result is {lazy}, whose code did not run: return a list of its values"
-        )
+        why = f"the result is {lazy}, whose code did not run"
+        raise MeasurementError(f"{method}(): {why}: return a list of its values")
 
 
 def callable_at(make: Callable[[int], Callable[[], Any]], size: int) -> Callable[[], Any]:
     """Return the callable that ``make`` returns for a size."""
     fn = make(size)
     if not callable(fn):
-        raise MeasurementError(
-            f"make({size}) returned {shown(fn)}: it must return a callable without arguments"
-        )
+        valid = "a callable without arguments"
+        raise MeasurementError(f"make({size}) returned {shown(fn)}: it must return {valid}")
     check_callable("scaling", fn, None)
     return fn
 
@@ -119,9 +114,8 @@ def check_steps(
 def check_count(keyword: str, value: object, minimum: int, method: str = "steps") -> None:
     """Check that a value is an integer of at least ``minimum``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise MeasurementError(
-            f"{method}(): {keyword}={shown(value)} is not a whole number of at least {minimum}"
-        )
+        valid = f"a whole number of at least {minimum}"
+        raise MeasurementError(f"{method}(): {keyword}={shown(value)} is not {valid}")
 
 
 def signature_mismatch(function: Callable[..., object], *arguments: object) -> str:

@@ -56,12 +56,8 @@ def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
 
 def software(environ: Mapping[str, str]) -> dict[str, str]:
     """Return properties other than torch that may explain a change, the most probable first."""
-    files = [
-        path
-        for path in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
-        if os.access(path, os.R_OK)
-    ]
-    governors = sorted({path.read_text().strip() for path in files})
+    files = Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
+    governors = sorted({file.read_text().strip() for file in files if os.access(file, os.R_OK)})
     loaded = ((name, sys.modules.get(name)) for name in ("numpy", "pytest"))
     versions = {name: str(getattr(module, "__version__", "")) for name, module in loaded}
     return {"governor": ", ".join(governors), **speed_variables(environ), **versions}
@@ -107,17 +103,11 @@ def slowing_settings(environ: Mapping[str, str], threads: int, checks_anomalies:
     for name, default in without_effect.items():
         if environ.get(name, "").upper() not in ("", default):
             found[name] = values[name]
-    cores = available_cores()
+    # The cores that this process may use; not known on macOS.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threads > cores:
         found["intra-op threads"] = f"{threads:,} on {plural(cores, 'core')}"
     return found
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cpu_model() -> str:
@@ -178,9 +168,8 @@ def require_torch() -> None:
     except ModuleNotFoundError:  # raised by an import hook that blocks torch
         is_installed = False
     if not is_installed:
-        raise UnsupportedTorchError(
-            "torch is not installed: a mesh and what is measured on it need torch 2.5 or later"
-        )
+        needs = "a mesh and what is measured on it need torch 2.5 or later"
+        raise UnsupportedTorchError(f"torch is not installed: {needs}")
 
 
 @dataclass(frozen=True)

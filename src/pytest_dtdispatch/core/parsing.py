@@ -224,11 +224,7 @@ def read_exports(value: Any, formats: Sequence[str]) -> tuple[Export, ...]:
 
 def read_choice(value: Any, choices: Sequence[str]) -> str:
     """Parse one of several words."""
-
-    def choice(value: Any) -> str:
-        return choices[choices.index(value)]
-
-    return _parsed(choice, value, f"one of {', '.join(choices)}", choices)
+    return choices[_parsed(choices.index, value, f"one of {', '.join(choices)}", choices)]
 
 
 def read_limits(value: Any, names: Sequence[str], example: str = "misses=0,collectives=4") -> dict[str, int]:

@@ -117,9 +117,8 @@ def parse_expected(text: str, where: str, metrics: MetricNames) -> ExpectedFile:
         is_limit = margin == LIMIT
         valid = f"a fraction from 0 to 1, or {LIMIT}"
         noise_margin = 0.0 if is_limit else read_margin(margin, "noise_margin", valid)
-        return ExpectedRow(
-            name, metric, _whole(value, "expected"), noise_margin, plain_name(reason), line, is_limit
-        )
+        expected = _whole(value, "expected")
+        return ExpectedRow(name, metric, expected, noise_margin, plain_name(reason), line, is_limit)
 
     form = "name,metric,expected,noise_margin[,reason]"
     return ExpectedFile(where, text, _rows(text, where, form, metrics, read))
@@ -221,9 +220,8 @@ def _fields(line: str, form: str, metrics: MetricNames) -> list[str]:
     if len(name) > LONGEST_NAME:
         raise ValueError(f"a name of more than {LONGEST_NAME:,} characters")
     if name_of_any_dim(metric) not in metrics:
-        raise ValueError(
-            f"unknown metric {shown(metric)}; valid: {', '.join(metrics)}{nearest(metric, metrics)}"
-        )
+        valid = f"{', '.join(metrics)}{nearest(metric, metrics)}"
+        raise ValueError(f"unknown metric {shown(metric)}; valid: {valid}")
     return [name, metric, *others]
 
 
@@ -362,15 +360,13 @@ def update_expected(
         is_new = (has_limits or margin is not None) and not path.exists()
         file = ExpectedFile(str(path), "", ()) if is_new else read_expected(path, metrics)
         found = by_name(read_results(results_path, metrics))
-        listed = {row.key for row in file.rows}
+        rows, listed = file.rows, {row.key for row in file.rows}
         counts = {(name, metric) for name, metric in found if metrics[name_of_any_dim(metric)]}
         limits = counts if has_limits else set[Key]()
-        now = [
-            replace(row, noise_margin=0.0, is_limit=True) if row.key in limits else row for row in file.rows
-        ]
+        now = [replace(row, noise_margin=0.0, is_limit=True) if row.key in limits else row for row in rows]
         corrected = {row.key: replace(row, reason=reason) for row in corrections(now, found.values())}
         updated = [corrected.get(row.key, row) for row in now]
-        changed = [row for row, before in zip(updated, file.rows, strict=True) if row != before]
+        changed = [row for row, before in zip(updated, rows, strict=True) if row != before]
         new = [key for key in found if key not in listed and name_of_any_dim(key[1]) not in REPORTED]
         added = []
         for key in new:
@@ -393,7 +389,7 @@ def update_expected(
         (len(listed - found.keys()), "unchanged, because the results do not have them"),
         (left, "without a row: --new-margin adds them"),
     )
-    texts = [f"{len(changed):,} of {len(file.rows) + len(added):,} rows changed"]
+    texts = [f"{len(changed):,} of {len(rows) + len(added):,} rows changed"]
     texts += [f"{count:,} {text}" for count, text in others if count]
     done = ", ".join(texts)
     return f"{done}; pytest --dtdispatch --dtdispatch-expected {path} judges them" if is_new else done
@@ -415,9 +411,8 @@ def _judge_row(row: ExpectedRow, result: MetricValue | None, tests: Collection[s
         criterion = f"{row.metric} at most {row.expected:,}"
     if result is not None and result.ranks:
         criterion += f" on {ranks_text(result.ranks)}"
-    verdict_of = partial(
-        RowVerdict, result.row if result else parse_row(row.name, tests), criterion=criterion
-    )
+    judged_row = result.row if result else parse_row(row.name, tests)
+    verdict_of = partial(RowVerdict, judged_row, criterion=criterion)
     if result is None:
         remedy = (
             "this run has no row of that name: restore the test, or remove the row from the expected file"

@@ -44,9 +44,8 @@ def possible_causes(then: Mapping[str, str], now: Mapping[str, str], any_machine
     names = [name for name in differing if name not in packages]
     names += [name for name in differing if name in packages]
     first, rest = names[:3], names[3:]
-    lines = [
-        f"another environment: {name}: {_change(then.get(name, ''), now.get(name, ''))}" for name in first
-    ]
+    changes = {name: _change(then.get(name, ""), now.get(name, "")) for name in first}
+    lines = [f"another environment: {name}: {change}" for name, change in changes.items()]
     if rest:
         lines[-1] += f"; and {len(rest)} more: {', '.join(rest[:3])}"
     return tuple(lines)
@@ -90,9 +89,8 @@ def judge_run(
         return judged(verdicts)
     doubt = ": the machine may be the cause" if abs(shift) > MAX_SHIFT else ""
     rows = f"(median of {len(shifts)} rows)"
-    return judged(
-        verdicts, remarks=(f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}",)
-    )
+    shifted = f"the op on plain tensors shifted by {100 * shift:+.1f} % {rows}{doubt}"
+    return judged(verdicts, remarks=(shifted,))
 
 
 def compare_rows(base: Sequence[TimedRow], head: Sequence[TimedRow]) -> list[RowVerdict]:

@@ -43,7 +43,6 @@ class Selection:
             return False
         if key in self.tests:
             return True
-        files = [root / key.partition("::")[0] for root in self.roots]
-        return not any(
-            file.is_file() and not {file, *file.parents}.isdisjoint(self.skipped) for file in files
-        )
+        files = (root / key.partition("::")[0] for root in self.roots)
+        within = [{file, *file.parents} for file in files if file.is_file()]
+        return all(each.isdisjoint(self.skipped) for each in within)

@@ -152,11 +152,8 @@ def change_of(base: Samples, head: Samples) -> TimeChange:
 def plain_shifts(then: Mapping[RowId, TimedRow], now: Mapping[RowId, TimedRow]) -> list[float]:
     """Return the relative slowdown of each row on plain tensors that two runs have."""
     plain = [(then[name], row) for name, row in now.items() if row.state is State.LOCAL and name in then]
-    return [
-        change_of(before.samples, after.samples).change_percent / 100
-        for before, after in plain
-        if not (unusable(before) or unusable(after))
-    ]
+    usable = [pair for pair in plain if not any(map(unusable, pair))]
+    return [change_of(base.samples, head.samples).change_percent / 100 for base, head in usable]
 
 
 def equal_passes(base: Samples, head: Samples, clock: Clock) -> tuple[Passes, Passes]:
