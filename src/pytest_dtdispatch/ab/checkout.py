@@ -80,11 +80,8 @@ class Checkout:
 def module_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
     """Return the files of loaded modules; the ``__file__`` of a lazy module may be any value."""
     files = {name: ask(lambda each: vars(each)["__file__"], each, "") for name, each in modules.items()}
-    return {
-        name: file
-        for name, file in files.items()
-        if isinstance(file, str) and Path(file).is_absolute() and name != "__main__"
-    }
+    named = {name: file for name, file in files.items() if isinstance(file, str) and name != "__main__"}
+    return {name: file for name, file in named.items() if Path(file).is_absolute()}
 
 
 class InstalledFinder:

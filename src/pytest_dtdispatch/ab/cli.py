@@ -210,9 +210,8 @@ def _runner(typed: dict[str, Any]) -> Runner:
         raise DtDispatchError(f"name both sides: {sides}")
     installs = typed.get("install", False)
     if installs and not revisions:
-        raise DtDispatchError(
-            "--install is for --base-rev and --head-rev: interpreters have theirs installed"
-        )
+        why = "interpreters have theirs installed"
+        raise DtDispatchError(f"--install is for --base-rev and --head-rev: {why}")
     limit_s = typed.get("time_limit", 1800.0 if metric == Metric.INSTRUCTIONS else 300.0)
     arguments = typed.get("arguments", ())
     return Runner(pythons, revisions, arguments, rule, installs, typed.get("keep"), limit_s)

@@ -195,12 +195,11 @@ def _percent_text(percent: float | None, form: str) -> str:
 
 def _distinct(judged: Judged, row: RowId, member: str) -> list[dict[str, None]]:
     """Return the distinct details or source lines of a row in the samples of base and head."""
-    return [
-        dict.fromkeys(
-            item for sample in samples if row in sample.values for item in getattr(sample.values[row], member)
-        )
-        for samples in judged.sides.values()
-    ]
+    distinct = []
+    for samples in judged.sides.values():
+        values = [sample.values[row] for sample in samples if row in sample.values]
+        distinct.append(dict.fromkeys(item for value in values for item in getattr(value, member)))
+    return distinct
 
 
 def _source_lines(judged: Judged, one: RowVerdict) -> Sequence[str]:
@@ -226,11 +225,8 @@ def _same_cause(judged: Judged, one: RowVerdict) -> str:
         if other.row == one.row:
             break
         has_regressed = other.verdict is Verdict.REGRESSED and other.row.state in OF_REDISTRIBUTIONS
-        if (
-            has_regressed
-            and other.row[:2] == one.row[:2]
-            and {*_source_lines(judged, other)}.issuperset(lines)
-        ):
+        is_same_step = other.row[:2] == one.row[:2]
+        if has_regressed and is_same_step and {*_source_lines(judged, other)}.issuperset(lines):
             return str(other.row.state).replace("_", " ")
     return ""
 

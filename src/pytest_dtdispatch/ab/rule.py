@@ -294,6 +294,7 @@ def _row_verdict(rule: Rule, row: RowId, found: Comparison) -> RowVerdict:
     """Return the verdict of a row, with a remedy; a shift of plain tensors makes it contaminated."""
     difference, remedy = found.rows[row], ""
     verdict, is_time = difference.verdict, rule.metric == Metric.TIME
+    least_pairs = rule.max_pairs if difference.is_undecided else rule.pairs
     if difference.change is None:
         return RowVerdict(row, verdict, None, difference.note)
     if row.state == CALLS_PER_STEP and verdict is not Verdict.PASSED:
@@ -304,9 +305,7 @@ def _row_verdict(rule: Rule, row: RowId, found: Comparison) -> RowVerdict:
         verdict = Verdict.CONTAMINATED
         shift = f"plain tensors shifted by {percent(found.control):+.1f} %"
         remedy = f"{shift}: {CONTAMINATED[rule.metric]}"
-    elif rule.metric != Metric.COUNTS and found.pairs < (
-        rule.max_pairs if difference.is_undecided else rule.pairs
-    ):
+    elif rule.metric != Metric.COUNTS and found.pairs < least_pairs:
         verdict = Verdict.INCONCLUSIVE
         remedy = f"{plural(found.pairs, 'pair')} cannot decide it: compare again"
     elif verdict is Verdict.REGRESSED:

@@ -68,9 +68,8 @@ def judge_runs(base: Sequence[ReportedRun], head: Sequence[ReportedRun], rule: R
     sides = {side: samples_of(runs, rule.metric, proves_hits) for side, runs in zip(SIDES, both, strict=True)}
     for side, samples in sides.items():
         if not any(sample.numbers for sample in samples):
-            raise DtDispatchError(
-                f"{side}: no run has values of --metric {rule.metric}: nothing was compared"
-            )
+            why = f"no run has values of --metric {rule.metric}"
+            raise DtDispatchError(f"{side}: {why}: nothing was compared")
     if rule.metric == Metric.TIME:  # a process without a partner is left out
         pairs = min(map(len, sides.values()))
         sides = {side: samples[:pairs] for side, samples in sides.items()}

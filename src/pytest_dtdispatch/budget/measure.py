@@ -84,9 +84,8 @@ def run_and_measure_budget(
             wait_for(result)
             del result
         if are_on_meta(gc.get_objects()):
-            raise MeasurementError(
-                "no budget: DTensors on meta are alive, and their ops take no time: count steps"
-            )
+            why = "DTensors on meta are alive, and their ops take no time"
+            raise MeasurementError(f"no budget: {why}: count steps")
         with BudgetMeasurement(steps, name, collect, agreement) as measurement:
             while measurement.begin_step():
                 result = step()
@@ -254,9 +253,8 @@ class BudgetMeasurement:
     def result(self) -> MeasuredBudget:
         """Return the budget; call it after the last step."""
         waits, wall_ns = self._waits, statistics.median(step.wall_ns for step in self._undisturbed)
-        off_core_ns = wall_ns - statistics.median(
-            step.wall_ns - step.off_core_ns for step in self._undisturbed
-        )
+        on_core_ns = statistics.median(step.wall_ns - step.off_core_ns for step in self._undisturbed)
+        off_core_ns = wall_ns - on_core_ns
         levels = self._undisturbed, self._marked, self._doubled, self._profiled
         undisturbed, *others, profiled = (
             [step.wall_ns - (step.off_core_ns if waits.is_counted else 0) for step in steps]
@@ -445,10 +443,9 @@ def budgeted_region(name: str, record: Callable[[MeasuredBudget], object]) -> It
     is_traced |= tracer.is_interrupted
     [root] = steps_among(on_python_clock(events, anchors), marks)
     event_ns, timeline = min_event_ns(), tuple(slices(root))
-    timed = (one.with_timing_cost(one.events * event_ns) for one in timeline)
-    untraced = tuple(
-        one.with_timing_cost(tracing_ns(tracer.lines, one.begin_ns, one.end_ns)) for one in timed
-    )
+    traced_ns = (tracing_ns(tracer.lines, one.begin_ns, one.end_ns) for one in timeline)
+    pairs = zip(timeline, traced_ns, strict=True)
+    untraced = tuple(one.with_timing_cost(one.events * event_ns + ns) for one, ns in pairs)
     cells = cells_of([untraced], tracer.lines, [] if is_traced else [timeline])
     lines = ANOTHER_TRACER if is_traced else ""
     if tracer.ended_at and not is_traced:

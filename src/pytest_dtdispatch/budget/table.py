@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from operator import attrgetter
 
 from pytest_dtdispatch.budget.collector import CollectorPauses
@@ -166,9 +165,7 @@ def _details(budget: Budget, view: View) -> Iterator[Block]:
         rest = shares[len(shown) :]
         lines = []
         for share in shown:
-            calls = (
-                f"{share.calls:,.0f}" if share.calls >= 1 else f"{share.calls:.2g}" if share.calls else "-"
-            )
+            calls = format(share.calls, ",.0f" if share.calls >= 1 else ".2g") if share.calls else "-"
             cells = {**_cost_cells(share.ns, budget), Column("calls"): calls}
             sums = _by_family(share.parts)
             largest = [(part, ns) for part, ns in sums.most_common(2) if ns >= 0.2 * share.ns > 0]
@@ -254,12 +251,11 @@ def before_and_after(title: str, before: Budget, after: Budget, about_before: st
 def pairs_document(before: ReportedRun, after: ReportedRun) -> Document:
     """Render the budgets of two saved runs side by side, for each step that both have."""
     then, now = before.results_by_row(Budget.kind), after.results_by_row(Budget.kind)
-    pairs = (
-        before_and_after(step_title(row.test, one), then[row], one, before.as_earlier(after.environment))
-        for row, one in now.items()
-        if row in then
-    )
-    return Document(tuple(chain.from_iterable(pairs)))
+    about_before, blocks = before.as_earlier(after.environment), list[Block]()
+    for row, one in now.items():
+        if row in then:
+            blocks += before_and_after(step_title(row.test, one), then[row], one, about_before)
+    return Document(tuple(blocks))
 
 
 def _whole_ns(budget: Budget) -> float:

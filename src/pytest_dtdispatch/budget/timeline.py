@@ -32,10 +32,8 @@ class Range(TextEnum):
 
 
 ENGINE = "autograd::engine::evaluate_function"
-DISPATCHES = (
-    "PythonSubclass",
-    Range.DISPATCH,
-)  # of a DTensor op: in C++, or in Python in older versions of torch
+# The dispatch of a DTensor op: in C++, or in Python in older versions of torch.
+DISPATCHES = ("PythonSubclass", Range.DISPATCH)
 # Parts that are not divided further.
 UNDIVIDED = (
     *(Part.LOCAL, Part.PROPAGATION, Part.PLANNING, Part.COPIES, Part.SENDING, Part.COMMUNICATION),
@@ -161,9 +159,8 @@ def _part_and_op(node: Node, outer: Context) -> tuple[Part, str]:
     if base in ("_FromTorchTensor", "_ToTorchTensor"):
         conversion = "from_local" if base == "_FromTorchTensor" else "to_local"
         return unchanged if is_inside else (Part.WRAPPING, conversion)
-    if name.startswith(
-        ("_c10d_functional::", "_c10d_functional_autograd::", "c10d::", "_dtensor::", "record_param_comms")
-    ):
+    collectives = ("_c10d_functional::", "_c10d_functional_autograd::", "c10d::", "_dtensor::")
+    if name.startswith((*collectives, "record_param_comms")):
         if is_fsdp:
             return Part.FSDP_COLLECTIVES, range_op(name)
         moves = is_inside or outer.part is Part.DISPATCH
@@ -278,9 +275,8 @@ def _begins_call(node: Node, here: Context, outer: Context | None) -> bool:
     if here.part is Part.FSDP_PYTHON:
         return False
     if here.part in (Part.DISPATCH, Part.AUTOGRAD):
-        return node.event.name in DISPATCHES and not any(
-            one.event.name == Range.ASYNC for one in node.children
-        )
+        is_async = any(one.event.name == Range.ASYNC for one in node.children)
+        return node.event.name in DISPATCHES and not is_async
     return bool(here.op) and (outer is None or here.op != outer.op)
 
 

@@ -161,7 +161,7 @@ class Turns:
 
     def _run(self) -> None:
         """Measure rounds until all ratios to the first variant are decided, or to the time limit."""
-        plan, limit_ns = self._plan, self._plan.max_time_s * 1e9
+        plan, unit, limit_ns = self._plan, self._plan.sampler.unit, self._plan.max_time_s * 1e9
         with core_waits() as waits:
             deadline = Deadline(plan.max_time_s * len(self._subjects))
             rehearsed = {label: self._rehearse(label, waits) for label in self._subjects}
@@ -174,9 +174,7 @@ class Turns:
                 calls, subject = calls_of_block(call_ns, fill_ns, limit_ns), self._subjects[label]
                 # The first short hits after a miss are slower.
                 warmup = min(calls // 3 + 1, 20) if call_ns < LONG_NS else 0
-                self._series[label] = Series(
-                    State.CALL, subject, self._meter, plan.sampler.unit, warmup, calls
-                )
+                self._series[label] = Series(State.CALL, subject, self._meter, unit, warmup, calls)
                 round_ns += fill_ns + (warmup + calls) * call_ns
             stop = Stop(deadline, sys.maxsize, MIN_ROUNDS)
             in_time = max(MIN_ROUNDS, int(min(MAX_ROUNDS, deadline.limit_ns / max(round_ns, 1))))
@@ -297,12 +295,11 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
     if again:
         figures |= turns.measure()
     max_time_s = plan.max_time_s if plan.agreement is None else 0.0
-    compared: list[ComparedVariant] = []
+    compared, name = list[ComparedVariant](), variants.name
     for label in variants.functions:
-        own = row_name(variants.name, label)
-        mesh = ran[label].mesh
+        own, mesh = row_name(name, label), ran[label].mesh
         backend = group_backend(device_of(mesh))
-        row = Measurement(own, own, variants.name, mesh, Contains.COMPARED, 1, figures[label], backend)
+        row = Measurement(own, own, name, mesh, Contains.COMPARED, 1, figures[label], backend)
         counts, advice = None, tuple[Advice, ...]()
         if label in turns.counted:
             recorded, *others = turns.counted[label]
@@ -310,7 +307,5 @@ def run_and_measure_variants(variants: Variants, caches: ShardingCaches, plan: P
             events = (last.redistributions, last.collective_runs, last.wraps, last.reads)
             counts = CallCounts(last.misses, *map(len, events))
             advice = advise(others, recorded)
-        compared.append(
-            ComparedVariant(own, label, variants.name, row, counts, advice, max_time_s, turns.spent_s)
-        )
-    return Compared(variants.name, tuple(variants.functions), tuple(compared))
+        compared.append(ComparedVariant(own, label, name, row, counts, advice, max_time_s, turns.spent_s))
+    return Compared(name, tuple(variants.functions), tuple(compared))

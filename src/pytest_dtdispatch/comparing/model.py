@@ -357,9 +357,8 @@ class VariantResult:
             return Claim(is_faster, f"{pair}: {compared.reason}")
         wanted = f"below {1 - share:g}" if is_faster else f"above {1 + share:g}"
         mine, theirs = either
-        text = (
-            f"{pair}: {verdict_text(mine, theirs, ratio, share)}; {claimed} needs the whole interval {wanted}"
-        )
+        found = verdict_text(mine, theirs, ratio, share)
+        text = f"{pair}: {found}; {claimed} needs the whole interval {wanted}"
         names = dict.fromkeys(name for one in either for name in one.measurement.figures.tracers)
         text += f"; {traced_text([*names])}" if names else ""
         return Claim(ratio.outcome(share) is claimed, text)

@@ -68,10 +68,8 @@ class Fit:
     def __str__(self) -> str:
         if self.why_not:
             return f"{self.state} not fitted: {self.why_not}"
-        # No sign before a zero.
-        exponent, low, high = (
-            f"{round(value, 2) + 0.0:.2f}" for value in (self.exponent, self.low, self.high)
-        )
+        values = self.exponent, self.low, self.high
+        exponent, low, high = (f"{round(value, 2) + 0.0:.2f}" for value in values)  # no sign before a zero
         return f"{self.state} grows as size^{exponent} ({low} to {high} in {self.passes} passes)"
 
 
@@ -108,9 +106,8 @@ def run_sizes(make: Make, sizes: Sequence[int], name: str | None) -> Scaling:
     __tracebackhide__ = True
     for size in reversed(sizes):
         check_result("scaling", callable_at(make, size)())
-    miss, hit = (
-        Fit(state, 0.0, 0.0, 0.0, why_not="nothing is measured") for state in (State.MISS, State.HIT)
-    )
+    states, reason = (State.MISS, State.HIT), "nothing is measured"
+    miss, hit = (Fit(state, 0.0, 0.0, 0.0, why_not=reason) for state in states)
     return Scaling(name or own_name(make), (), miss, hit)
 
 

@@ -44,10 +44,9 @@ def document(compared: Mapping[str, Sequence[ComparedVariant]], view: View) -> D
     )
     if any(variant.samples and variant.samples.cpu for variant in every):
         legend += " Calls of at least 0.5 ms are timed by CPU time."
-    slowest = max(
-        ((variant.samples.figure, variant.name) for variant in apart if variant.samples), default=None
-    )
-    worst = f"worst: {slowest[1]}, {MICROSECONDS.text(slowest[0])} us" if slowest else ""
+    costs = [(variant.samples.figure, variant.name) for variant in apart if variant.samples]
+    cost, slowest = max(costs, default=(0.0, ""))
+    worst = f"worst: {slowest}, {MICROSECONDS.text(cost)} us" if costs else ""
     return Document((table,), legend, MEANINGS, worst)
 
 

@@ -40,9 +40,8 @@ class Compilation:
 
     def __post_init__(self) -> None:
         __tracebackhide__ = True
-        are_tuples = isinstance(self.others, (tuple, list)) and all(
-            isinstance(other, tuple) for other in self.others
-        )
+        is_listed = isinstance(self.others, (tuple, list))
+        are_tuples = is_listed and all(isinstance(other, tuple) for other in self.others)
         checks = {
             "others": (are_tuples, "a list of tuples of arguments"),
             "backend": (isinstance(self.backend, str) or callable(self.backend), "a name or a function"),
