@@ -36,11 +36,10 @@ def run_data(run: ReportedRun) -> dict[str, Any]:
                 about = {"kind": kind, "test": test, "name": result.name}
                 results.append({**about, "metrics": dict(result.metrics()), **data})
                 for one in KINDS[kind].advice(result):
-                    of_advice = asdict(one)  # its kind is named "class", as "kind" is that of the result
+                    of_advice = {"class": one.kind, **asdict(one)}
+                    del of_advice["kind"]  # which is that of the result
                     key = test, result.name, one.rule, one.source_lines, one.change, one.count
-                    same = advice.setdefault(
-                        key, {**about, "kinds": [], "class": of_advice.pop("kind"), **of_advice}
-                    )
+                    same = advice.setdefault(key, {**about, "kinds": [], **of_advice})
                     same["kinds"].append(kind)
     gates = []
     for gate in run.gates:

@@ -169,16 +169,14 @@ def _is_ordinary(row: RowVerdict) -> bool:
 
 def _verdict_word(row: RowVerdict) -> tuple[str, Tone]:
     """Return the verdict as text with its tone; without a threshold, the direction of the change."""
-    if not row.criterion:
-        match row.verdict:
-            case Verdict.REGRESSED:
-                return "slower", Tone.NOTICE
-            case Verdict.IMPROVED:
-                return "faster", Tone.GOOD
-            case Verdict.PASSED:
-                return "no change", Tone.PLAIN
-            case Verdict.INCONCLUSIVE:
-                return "undecided", Tone.NOTICE
+    directions = {
+        Verdict.REGRESSED: ("slower", Tone.NOTICE),
+        Verdict.IMPROVED: ("faster", Tone.GOOD),
+        Verdict.PASSED: ("no change", Tone.PLAIN),
+        Verdict.INCONCLUSIVE: ("undecided", Tone.NOTICE),
+    }
+    if not row.criterion and row.verdict in directions:
+        return directions[row.verdict]
     return str(row.verdict), TONES.get(row.verdict, Tone.BAD)
 
 
@@ -199,12 +197,9 @@ def worst_text(rows: Iterable[RowVerdict]) -> str:
 
 def _change_percent(row: RowVerdict) -> float | None:
     """Return the change of a row from its baseline, in percent; None if unknown."""
-    match row.change:
-        case TimeChange() | CountChange():
-            return row.change.change_percent
-        case SideShift():
-            return row.change.shift_percent
-    return None
+    if isinstance(row.change, SideShift):
+        return row.change.shift_percent
+    return row.change.change_percent if row.change else None
 
 
 def change_text(row: RowVerdict) -> str:

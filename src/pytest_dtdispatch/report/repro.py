@@ -42,9 +42,8 @@ class ScriptFolder:
                 refused.append(f"no script of {name}: {reason}")
             else:
                 scripts[file_name(name)] = _script(name, row, run.environment)
-        return json.dumps(scripts), "\n".join(
-            [f"{plural(len(scripts), 'script')} written to {target}", *refused]
-        )
+        lines = [f"{plural(len(scripts), 'script')} written to {target}", *refused]
+        return json.dumps(scripts), "\n".join(lines)
 
     def write(self, folder: Path, text: str) -> None:
         """Write each script to a file of a folder."""

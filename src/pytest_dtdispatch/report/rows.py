@@ -153,10 +153,8 @@ def _legend(everything: Sequence[Measurement], view: View) -> str:
         return f"Each figure is the lowest of its passes; that of a pass is the {stat} of the rank medians."
     if not any(samples.clock is Clock.CPU for samples in recorded):
         return "Each figure is the least sample."
-    long = f"{LONG_CALL_NS / 1e6:g} ms"
-    return (
-        f"Each figure is the least sample: CPU time of the thread for calls from {long} on, else wall time."
-    )
+    cpu_time = f"CPU time of the thread for calls from {LONG_CALL_NS / 1e6:g} ms on"
+    return f"Each figure is the least sample: {cpu_time}, else wall time."
 
 
 def _worst_text(measured: Mapping[str, Sequence[Measurement]], view: View) -> str:

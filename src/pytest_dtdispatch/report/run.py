@@ -210,16 +210,12 @@ class ReportedRun:
     def documents(self, view: View | None = None) -> dict[str, Document]:
         """Render the results of each kind, by its name; a notice replaces the document if that raises."""
         view = replace(view or self.view, over=over_limits(self.gates), about_before=self.about_earlier)
-        documents = {}
+        documents, earlier = {}, replace(self, results=self.earlier)
         for kind in KINDS.values():
             results = self.calls if kind.name == CALLS else self.results.get(kind.name)
             if not results:
                 continue
-            before = {
-                RowId(test, result.name): result
-                for test, test_results in self.earlier.get(kind.name, {}).items()
-                for result in test_results
-            }
+            before = earlier.results_by_row(kind.name)
             try:
                 documents[kind.name] = kind.document(results, replace(view, before=before))
             except (Exception, SystemExit) as error:  # raised by an extension: still write everything else

@@ -56,7 +56,7 @@ def has_colors(stream: TextIO) -> bool:
 def _print(pieces: Iterable[Span], stream: TextIO) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     codes = {Tone.STRONG: 1, Tone.GOOD: 32, Tone.NOTICE: 33, Tone.BAD: 31} if has_colors(stream) else {}
-    *first, last = pieces or (Span(""),)
+    *first, last = pieces
     line = ""
     for piece in (*first, Span(last.text.rstrip(), last.tone)):
         has_color = piece.text and piece.tone in codes

@@ -55,10 +55,9 @@ def summary(run: ReportedRun, room: int = MAX_BYTES, more: Iterable[tuple[str, D
     text = _head(run, worst_of(run, [document for _, document in sections]))
     omitted: list[str] = []
     room_for_sections = room - 4096  # reserve space for the line on omitted sections
-    outputs = (
-        (f"Full output of the gate: {cut_name(gate.where)}", judgement_document(gate)) for gate in run.gates
-    )
-    for title, document in (*sections, *outputs):
+    for gate in run.gates:
+        sections.append((f"Full output of the gate: {cut_name(gate.where)}", judgement_document(gate)))
+    for title, document in sections:
         written = folded(title, document_text(document))
         if len(f"{text}\n{written}".encode("utf-8", "backslashreplace")) > room_for_sections:
             omitted.append(title)
