@@ -84,19 +84,18 @@ def _run(words: list[str]) -> int:
     from pytest_dtdispatch.gates.expected import update_expected
     from pytest_dtdispatch.plugin.kinds import metric_names
 
-    metrics = metric_names()
+    file, margin = options.file, options.new_margin
     reason = "limit" if options.limits and options.reason is None else options.reason
     if reason is None:
         raise DtDispatchError("the following arguments are required: --reason, or --limits")
-    update = update_expected(
-        options.file, options.results, reason, options.new_margin, metrics, options.limits
-    )
-    say(f"{options.file}: {update}", Tone.GOOD)
+    update = update_expected(file, options.results, reason, margin, metric_names(), options.limits)
+    say(f"{file}: {update}", Tone.GOOD)
     return 0
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
     """Parse a command line. An unknown flag is rejected first, with a similar valid flag."""
+    hints = {"--passes": "each process runs its tests once: --pairs and --confirm set how many processes run"}
     parser, of_commands = _parsers()
     commands = sorted({command for command, *_ in of_commands})
     if words and not words[0].startswith("-") and words[0] not in commands:
@@ -108,11 +107,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
         for word in words[: words.index("--")] if "--" in words else words:
             flag = word.partition("=")[0]
             if flag.startswith("--") and not any(each.startswith(flag) for each in flags):
-                hint = nearest(flag, flags)
-                if flag == "--passes":
-                    hint = (
-                        "; each process runs its tests once: --pairs and --confirm set how many processes run"
-                    )
+                hint = f"; {hints[flag]}" if flag in hints else nearest(flag, flags)
                 raise DtDispatchError(f"unrecognized arguments: {flag}{hint}")
     return parser.parse_args(words)
 

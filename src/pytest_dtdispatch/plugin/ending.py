@@ -153,9 +153,8 @@ def _documents(run: Run, view: View, width: int, nothing: str, verbosity: int) -
     yield reported.notices
     has_thresholds = settings.threshold or reported.thresholds
     if settings.judges and has_thresholds and run.gates.baseline is None:
-        yield notice(
-            "gate: thresholds are set, but --benchmark-compare names no saved run: nothing was compared"
-        )
+        why = "--benchmark-compare names no saved run"
+        yield notice(f"gate: thresholds are set, but {why}: nothing was compared")
     elif reported.uncompared and not reported.gates:
         yield notice(f"not compared with the saved run: {reported.uncompared}")
     yield from (judgement_document(gate, view) for gate in reported.gates)

@@ -117,9 +117,8 @@ class Gates:
             free = [row for row in saved if row.row not in judged and selection.has(row.row.test)]
             others = compare_rows(free, [row for row in found if row.row not in judged])
             compared = (*(row for gate in gates for row in gate.verdicts if row.row.state), *others)
-        run = replace(
-            run, gates=gates, compared=compared, uncompared=refused.verdicts[0].row.label if refused else ""
-        )
+        uncompared = refused.verdicts[0].row.label if refused else ""
+        run = replace(run, gates=gates, compared=compared, uncompared=uncompared)
         earlier = {}  # saved results that are rendered next to those of this run
         for kind in KINDS.values():
             before, now = base.results.get(kind.name, {}), run.results.get(kind.name, {})
@@ -204,10 +203,8 @@ class Gates:
             judgement = judge_results(rows, [*of_file, *new], fails, tests, unlisted, explain)
             command = shlex.join(["dtdispatch", "expected", "update", file.where, "--results", written])
             excluded = len(file.rows) - len(rows)
-            remedy = (
-                f"{command} --limits" if all(row.is_limit for row in rows) else f'{command} --reason "..."'
-            )
-            yield replace(judgement, where=file.where, command=remedy, excluded=excluded)
+            command += " --limits" if all(row.is_limit for row in rows) else ' --reason "..."'
+            yield replace(judgement, where=file.where, command=command, excluded=excluded)
             new = []
 
 

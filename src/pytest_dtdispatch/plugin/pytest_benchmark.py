@@ -15,6 +15,7 @@ import pytest
 from pytest_dtdispatch.core.environment import cpu_model, read_world
 from pytest_dtdispatch.core.files import locked, write_atomic
 from pytest_dtdispatch.core.measurement import Contains, Measurement, Samples, State
+from pytest_dtdispatch.core.plain_data import select
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import cut_name
 from pytest_dtdispatch.core.text import escape_controls, shown
@@ -125,12 +126,8 @@ class Bridge:
             session.benchmarks.remove(earlier)
         entries = self._entries[record.test] = []
         settings = self._settings
-        options = {
-            "disable_gc": True,
-            "timer": "perf_counter_ns" if settings.metric in METRICS else settings.metric,
-            "repeat": settings.repeat,
-            "max_time": settings.max_time,
-        }
+        timer = "perf_counter_ns" if settings.metric in METRICS else settings.metric
+        options = {"disable_gc": True, "timer": timer, **select(settings, "repeat", "max_time")}
         for measurement in record.rows():
             options["rounds"] = measurement.figures.rounds
             for samples in measurement.times():
@@ -205,11 +202,8 @@ class Bridge:
             *("--benchmark-time-unit", "--benchmark-verbose"),
             *("--benchmark-histogram", "--benchmark-compare-fail"),  # these draw and judge the rows of tables
         )
-        words = (
-            *self._config.invocation_params.args,
-            *self._config.getini("addopts"),
-            *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
-        )
+        in_environment = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+        words = (*self._config.invocation_params.args, *self._config.getini("addopts"), *in_environment)
         flags = {str(word).partition("=")[0] for word in words}  # also with its default value
         if session is not None and session.groups and flags.isdisjoint(of_tables):
             ours = {entry.fullname for entries in self._entries.values() for entry in entries}
@@ -235,9 +229,8 @@ def read_baseline(config: pytest.Config, settings: Settings) -> Baseline | None:
     named = config.getoption("benchmark_compare", None)
     flags = resolve.requested_flags(config, ("threshold", "any_machine"))
     if flags and not named:
-        raise pytest.UsageError(
-            f"{flags[0]}: --benchmark-compare of pytest-benchmark must name the saved run to compare with"
-        )
+        remedy = "--benchmark-compare of pytest-benchmark must name the saved run to compare with"
+        raise pytest.UsageError(f"{flags[0]}: {remedy}")
     if not named:
         return None
     try:
@@ -273,9 +266,8 @@ def saved_runs(config: pytest.Config) -> list[Path]:
     named = config.getoption("benchmark_compare")
     where = config.getoption("benchmark_storage")
     if where.startswith("elasticsearch"):
-        raise NotComparableError(
-            f"--benchmark-storage={where}: only a run saved in a file can be compared with"
-        )
+        why = "only a run saved in a file can be compared with"
+        raise NotComparableError(f"--benchmark-storage={where}: {why}")
     storage = load_storage(
         where, logger=Logger(Logger.QUIET, config=config), default_machine_id=get_machine_id(), netrc=None
     )

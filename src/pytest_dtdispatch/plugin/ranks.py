@@ -192,10 +192,8 @@ class Rank:
             if self._folder:
                 Path(self._folder, STATUS).write_text(str(status))
             exchange.put(EXIT_STATUS_KEY, status)
-            # The store may be in this process: keep it until all ranks have read from it.
-            exchange.gather(
-                ACKNOWLEDGED_KEY, "read how the run ended", 10.0, others, unless=()
-            )  # takes milliseconds
+            # The store may be in this process: keep it until all ranks have read from it, for milliseconds.
+            exchange.gather(ACKNOWLEDGED_KEY, "read how the run ended", 10.0, others, unless=())
         except RanksError as error:
             if not status:
                 print(f"ERROR: {error}", file=sys.stderr)
@@ -210,9 +208,8 @@ class Rank:
             exchange.put(exchange.LEFT, [status, printed.decode(errors="replace").strip()])
             if 0 in exchange.lost:
                 raise RanksError(exchange.lost[0])
-            ends = exchange.gather(
-                EXIT_STATUS_KEY, "end the run", 2 * exchange.timeout_s, among=[0], unless=()
-            )
+            timeout_s = 2 * exchange.timeout_s
+            ends = exchange.gather(EXIT_STATUS_KEY, "end the run", timeout_s, among=[0], unless=())
             exchange.put(ACKNOWLEDGED_KEY, None)
         except RanksError as error:
             if all(rank in exchange.lost for rank in range(self.world.rank)):  # or one of them reports it

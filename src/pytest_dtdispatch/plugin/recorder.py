@@ -357,9 +357,8 @@ class Recorder(api.DtDispatch):
         if self._step:
             raise MeasurementError(f"{measurement} inside {self._step}: move it out of the step")
         if any(capture.is_open for capture in self._captures):
-            raise MeasurementError(
-                f"{measurement} inside a capture would be measured twice: close the capture first"
-            )
+            why = "inside a capture would be measured twice"
+            raise MeasurementError(f"{measurement} {why}: close the capture first")
 
     def _refuse_used(self, *names: str, kind: str) -> None:
         if not self.results.names_beside(kind).isdisjoint(map(row_key, names)):
@@ -370,9 +369,8 @@ class Recorder(api.DtDispatch):
                     f"the name {names[0]!r} is used in thread {first.name!r}: two threads would measure "
                     "each other, so measure in one of them"
                 )
-            raise MeasurementError(
-                f"the name {names[0]!r} is used by another call of this test: pass another name="
-            )
+            why = f"the name {names[0]!r} is used by another call of this test"
+            raise MeasurementError(f"{why}: pass another name=")
 
     @contextmanager
     def _running(self, step: str, is_timed: bool) -> Iterator[None]:

@@ -21,7 +21,7 @@ from pytest_dtdispatch.errors import RanksError
 from pytest_dtdispatch.plugin import ranks, resolve
 from pytest_dtdispatch.plugin.pytest_internals import root_and_ini
 from pytest_dtdispatch.plugin.ranks import rank_of
-from pytest_dtdispatch.plugin.settings import WITH_FLAG, Settings
+from pytest_dtdispatch.plugin.settings import WITH_FLAG
 
 if TYPE_CHECKING:
     from pytest_dtdispatch.rounds.sampler import Meter, Profiler
@@ -30,14 +30,6 @@ FOLDER = "DTDISPATCH_INSTRUCTIONS"  # environment variable of the counting proce
 HARDWARE_PROBE = "pytest_dtdispatch.instructions.meters"
 METER = pytest.StashKey[str]()  # text: the counter of instructions
 METER_FILE = "meter.txt"  # in FOLDER: the text of METER
-
-
-def measuring_settings(config: pytest.Config) -> Settings | None:
-    """Return the settings of a run that measures; None if they are invalid, which is reported later."""
-    if resolve.runs_nothing(config.option) or resolve.reason_not_measured(config):
-        return None
-    settings = resolve.valid_settings(config)
-    return settings if settings and settings.measure else None
 
 
 def refuse_questions(config: pytest.Config, because: str) -> None:
@@ -79,16 +71,19 @@ def run_elsewhere(config: pytest.Config) -> int | None:
     """Join other ranks, or run the command line again in ranks or under a counter of instructions."""
     _refuse_moved_rootdir(config)
     rank, settings = rank_of(config), resolve.valid_settings(config)
+    if settings is not None and not settings.measure:
+        settings = None
     # Workers of pytest-xdist would run the tests instead of the ranks.
-    workers = config.getoption("numprocesses", None)
-    is_launched = settings is not None and settings.measure and settings.nproc > 1
-    if workers and (is_launched or rank) and not resolve.runs_nothing(config.option):
+    workers, runs_nothing = config.getoption("numprocesses", None), resolve.runs_nothing(config.option)
+    is_launched = settings is not None and settings.nproc > 1
+    if workers and (is_launched or rank) and not runs_nothing:
         flag = "--dtdispatch-nproc" if is_launched else "torchrun"
         raise pytest.UsageError(f"-n {workers} (pytest-xdist) does not work with {flag}: add -n 0")
     status = None if rank is None else rank.join(config)
     if status is not None:
         return status
-    settings = measuring_settings(config)
+    if runs_nothing or resolve.reason_not_measured(config):
+        settings = None
     if settings and settings.nproc > 1 and not read_world(os.environ).is_many:
         return _launch(config, settings.nproc)
     from pytest_dtdispatch.instructions.instruction_sampler import InstructionSampler
@@ -118,9 +113,8 @@ def choose(why_no_hardware: str) -> tuple[str, str]:
         return "", "the hardware counter (callgrind is not needed)"
     path, reason = find_callgrind()
     if reason:
-        raise pytest.UsageError(
-            f"--dtdispatch-metric instructions: no counter is available here: {why_no_hardware}; {reason}"
-        )
+        reasons = f"{why_no_hardware}; {reason}"
+        raise pytest.UsageError(f"--dtdispatch-metric instructions: no counter is available here: {reasons}")
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     return path, f"callgrind ({version}; {why_no_hardware})"
 
@@ -192,9 +186,8 @@ def _launch(config: pytest.Config, number: int) -> int:
                 command = ["/bin/sh", "-c", 'COVERAGE_FILE="$0.rank$RANK" exec "$@"', covered, *command]
             ends = launch(number, command, {ranks.FOLDER: folder}, folder)
             if covered:
-                print(
-                    f"dtdispatch: coverage of rank N is in {covered}.rankN: run coverage combine, then report"
-                )
+                remedy = "run coverage combine, then report"
+                print(f"dtdispatch: coverage of rank N is in {covered}.rankN: {remedy}")
             path = Path(folder, ranks.STATUS)
             if path.exists():  # the first rank ended regularly
                 status = int(path.read_text())

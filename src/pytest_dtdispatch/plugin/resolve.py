@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,24 +13,8 @@ from typing import Any
 
 import pytest
 
+from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.environment import read_world, why_no_world
-from pytest_dtdispatch.core.parsing import (
-    read_argument,
-    read_choice,
-    read_count,
-    read_exports,
-    read_files,
-    read_globs,
-    read_limits,
-    read_mesh,
-    read_names,
-    read_packages,
-    read_ranks,
-    read_rounds,
-    read_seconds,
-    read_switch,
-    read_thresholds,
-)
 from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.text import nearest, shown
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
@@ -47,23 +31,6 @@ from pytest_dtdispatch.plugin.settings import (
     Settings,
 )
 
-# Parsers by the name in the table of settings, which must not import them. Those with choices take these too.
-READERS: Mapping[str, Callable[..., Any]] = {
-    "choice": read_choice,
-    "count": read_count,
-    "exports": read_exports,
-    "files": read_files,
-    "globs": read_globs,
-    "limits": read_limits,
-    "mesh": read_mesh,
-    "names": read_names,
-    "packages": read_packages,
-    "ranks": read_ranks,
-    "rounds": read_rounds,
-    "seconds": read_seconds,
-    "switch": read_switch,
-    "thresholds": read_thresholds,
-}
 _SETTINGS = pytest.StashKey[Settings]()
 RUN = pytest.StashKey[Any]()  # the ``run.Run`` of a session that measures
 
@@ -108,9 +75,8 @@ def context_of(item: pytest.Item) -> TestContext:
     marked = _marker_values(markers, line)
     settings, flagged = run_settings(config), flag_values(config)
     # A flag wins over a marker, except thresholds and limits, which are merged.
-    values = {
-        name: value for name, value in marked.items() if name not in flagged or name in ("max", "threshold")
-    }
+    winning = flagged.keys() - {"max", "threshold"}
+    values = {name: value for name, value in marked.items() if name not in winning}
     if "max" in values:
         values["max"] = {**settings.limits, **values["max"], **flagged.get("max", {})}
     settings = replace(settings, **values)
@@ -162,7 +128,7 @@ def _marker_values(markers: Collection[pytest.Mark], line: str) -> dict[str, Any
 
 def checked(keyword: str, value: Any) -> Any:
     """Parse a value from the code of a test."""
-    return read_argument(keyword, value, partial(_value, SETTINGS[keyword]), MeshError)
+    return parsing.read_argument(keyword, value, partial(_value, SETTINGS[keyword]), MeshError)
 
 
 @contextmanager
@@ -268,9 +234,8 @@ def _of_ranks(settings: Settings) -> dict[str, Any]:
     """Check settings for many ranks; return the defaults that differ with many ranks."""
     world, nproc = read_world(os.environ), settings.nproc
     if world.is_many and nproc not in (1, world.local_size):
-        raise pytest.UsageError(
-            f"--dtdispatch-nproc: a launcher started {world.local_size} ranks here, not {nproc}"
-        )
+        started = f"a launcher started {world.local_size} ranks here"
+        raise pytest.UsageError(f"--dtdispatch-nproc: {started}, not {nproc}")
     if settings.measure:
         reason = why_no_world(os.environ)
         if reason:
@@ -354,5 +319,5 @@ def _value(setting: Setting, value: Any) -> Any:
         from pytest_dtdispatch.rounds.sampler import SAMPLERS
 
         choices += tuple(name for name in SAMPLERS if name not in choices)
-    read = READERS[setting.reader]
+    read = getattr(parsing, f"read_{setting.reader}")
     return read(value, choices) if choices else read(value)

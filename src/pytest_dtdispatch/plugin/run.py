@@ -233,11 +233,8 @@ class Run:
             marked = ", ".join(limit_texts(context.marked.get("max", {}), kind.limits))
             if marked and not raised and not store.of(kind.name):
                 verdicts.append(judged_nothing(RowId(context.test), marked, kind, context.skip_reason))
-        if (
-            context.settings.judges
-            and self.gates.skip_reason
-            and self._config.getoption("benchmark_compare", None)
-        ):
+        compares = self._config.getoption("benchmark_compare", None)
+        if context.settings.judges and self.gates.skip_reason and compares:
             for threshold in context.marked.get("threshold", ()):
                 verdicts.append(unjudged(RowId(context.test), str(threshold), self.gates.skip_reason))
         if verdicts:
@@ -351,9 +348,8 @@ def shown_progress(config: pytest.Config, **options: Any) -> Iterator[None]:
     """Temporarily show progress, unless other output may be written to the terminal at that time."""
     plugins = config.pluginmanager
     reporter: Any = plugins.get_plugin("terminalreporter")
-    has_live_log = plugins.hasplugin("logging") and (
-        config.getini("log_cli") or config.getoption("log_cli_level", None)
-    )
+    log_level = config.getoption("log_cli_level", None)
+    has_live_log = plugins.hasplugin("logging") and (config.getini("log_cli") or log_level)
     others_write = has_live_log or config.getoption("capture", None) != "fd"
     if reporter is None or not is_watched(reporter.isatty) or others_write:
         yield

@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
     name: str
     default: Any
-    reader: str  # name of its parser in ``READERS`` of ``resolve.py``
+    reader: str  # its parser is the function read_READER of ``core.parsing``, which takes the choices too
     description: str
     metavar: str
     ways: tuple[str, ...]  # ways to set it, of: flag, ini, keyword (of the marker)
