@@ -407,7 +407,7 @@ def test_common_budgets_of_saved_runs_are_paired() -> None:
     assert text.count("before and after") == 1
     assert "t.py::test: train (budget): before and after" in text
     assert "before: a.json, taken a. Steps scatter" in text
-    assert not pairs_document(runs[0], ReportedRun())
+    assert not pairs_document(runs[0], ReportedRun()).blocks
     there, here = (
         replace(run, environment={"CPU": cpu}) for run, cpu in zip(runs, ("other", "this"), strict=True)
     )

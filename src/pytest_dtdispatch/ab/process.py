@@ -156,10 +156,8 @@ def run_pytest(
     if run.refusal:
         raise DtDispatchError(f"{arm}: {run.refusal}")
     if arm.checkout and not run.imports:
-        raise DtDispatchError(
-            f"{arm}: the tests import no module of this repository: name its own after --, such as "
-            "-- tests/test_step.py"
-        )
+        remedy = "name its own after --, such as -- tests/test_step.py"
+        raise DtDispatchError(f"{arm}: the tests import no module of this repository: {remedy}")
     return run
 
 

@@ -97,10 +97,8 @@ def _refuse_ignored_builds(top: Path, side: str, worktree: Path) -> None:
     listed = _git(top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *globs)
     for name in filter(None, listed.split("\0")):
         if (worktree / name).parent.is_dir():
-            raise DtDispatchError(
-                f"--{side}-rev: git ignores {top / name}, which a worktree lacks: "
-                "build each commit and compare --base PYTHON --head PYTHON, or add --install"
-            )
+            remedy = "build each commit and compare --base PYTHON --head PYTHON, or add --install"
+            raise DtDispatchError(f"--{side}-rev: git ignores {top / name}, which a worktree lacks: {remedy}")
 
 
 def _git(project: Path, *words: str, option: str = "") -> str:

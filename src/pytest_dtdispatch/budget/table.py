@@ -94,7 +94,12 @@ def _blocks(test: str, budget: Budget, view: View) -> Iterator[Block]:
     elif budget.measured_ns > 0:
         yield _bar(budget.name, budget, _whole_ns(budget))
     if budget.measured_ns > 0:
-        yield paragraph(_shares_text(budget), indent=1, hanging=1)
+        shown = _merged(_by_family(budget.parts), MIN_PART * budget.measured_ns, "small")
+        if budget.steps:
+            shown[REST] = budget.unexplained_ns
+        scatter = f" +-{budget.scatter:.0%}" if budget.steps else ""
+        shares = ", ".join(f"{part} {_percent(ns, budget, 0)}" for part, ns in shown.items())
+        yield paragraph(f"{short(budget.measured_ns, UNITS)}{scatter}: {shares}", indent=1, hanging=1)
     if not view.for_page:
         yield from _changes(budget, view)
     if budget.redistributions:
@@ -137,10 +142,8 @@ def _notes(budget: Budget, view: View) -> Iterator[Paragraph]:
     texts = ["; ".join(slowing), budget.note]
     is_far = abs(budget.unexplained_ns) > 0.1 * budget.measured_ns
     if is_far and budget.steps and not budget.is_noisy:
-        texts += [
-            "unexplained: the parts miss the step by more than a tenth; run it again: if they do so on a "
-            "quiet machine, the profiler changes what the step runs"
-        ]
+        remedy = "run it again: if they do so on a quiet machine, the profiler changes what the step runs"
+        texts += [f"unexplained: the parts miss the step by more than a tenth; {remedy}"]
     if budget.waiting_ns > MIN_WAITED * budget.measured_ns:
         texts += [f"waiting for a core: {us(budget.waiting_ns)} us more in each step, which no part contains"]
     of_dtensors = {Part.DISPATCH, Part.PROPAGATION, Part.WRAPPING, *REDISTRIBUTION}
@@ -195,16 +198,6 @@ def step_title(test: str, budget: Budget) -> str:
 def all_parts(budget: Budget) -> dict[str, float]:
     """Return the nanoseconds of each part and of the unexplained rest."""
     return {**budget.parts, REST: budget.unexplained_ns}
-
-
-def _shares_text(budget: Budget) -> str:
-    """Format the length of a step and its shares, the largest first; small ones are merged."""
-    shown = _merged(_by_family(budget.parts), MIN_PART * budget.measured_ns, "small")
-    if budget.steps:
-        shown[REST] = budget.unexplained_ns
-    scatter = f" +-{budget.scatter:.0%}" if budget.steps else ""
-    shares = ", ".join(f"{part} {_percent(ns, budget, 0)}" for part, ns in shown.items())
-    return f"{short(budget.measured_ns, UNITS)}{scatter}: {shares}"
 
 
 def _merged(parts: Mapping[str, float], least_ns: float, size: str) -> dict[str, float]:

@@ -376,16 +376,12 @@ def check_variants(variants: object, equal: object, name: object) -> None:
         raise MeasurementError(f"compare() of {len(variants)} variants: it needs at least two, as in {USAGE}")
     for label, fn in variants.items():
         if not isinstance(label, str) or not label or label != label.strip():
-            raise MeasurementError(
-                f"compare(): the name {shown(label)} of a variant is not a string, is empty, or "
-                "begins or ends with a space"
-            )
+            why = "is not a string, is empty, or begins or ends with a space"
+            raise MeasurementError(f"compare(): the name {shown(label)} of a variant {why}")
         check_callable(f"compare: {label!r}", fn, None)
         mismatch = signature_mismatch(fn)
         if mismatch:
-            raise MeasurementError(
-                f"the variant {label!r} {mismatch}, and compare() passes none: "
-                f"wrap each, as in {{{label!r}: lambda: f(x)}}"
-            )
+            remedy = f"wrap each, as in {{{label!r}: lambda: f(x)}}"
+            raise MeasurementError(f"the variant {label!r} {mismatch}, and compare() passes none: {remedy}")
     if equal is not None and not callable(equal):
         raise MeasurementError(f"compare(equal={shown(equal)}): it takes a function of two results")

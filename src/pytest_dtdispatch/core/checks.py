@@ -105,10 +105,8 @@ def check_steps(
     mismatch = signature_mismatch(step)
     if mismatch:
         inputs = ", or pass inputs=[x, ...]" if method == "steps" else ""
-        raise MeasurementError(
-            f"the step {mismatch}, and {method}() passes none: "
-            f"wrap it, as in dtdispatch.{method}(lambda: step(x)){inputs}"
-        )
+        remedy = f"wrap it, as in dtdispatch.{method}(lambda: step(x)){inputs}"
+        raise MeasurementError(f"the step {mismatch}, and {method}() passes none: {remedy}")
 
 
 def check_count(keyword: str, value: object, minimum: int, method: str = "steps") -> None:

@@ -420,6 +420,11 @@ class Measurement:
         names = str(signature), signature.full, signature.op, signature.mesh_device
         return cls(*names, Contains.DISPATCH, calls, figures, backend)
 
+    @property
+    def key(self) -> tuple[str, Contains]:
+        """Its identity among the rows of a test."""
+        return self.full_label, self.contains
+
     def of(self, state: State) -> Samples | None:
         """Return the samples of a state, or None if none was recorded."""
         return next((samples for samples in self.recorded() if samples.state is state), None)

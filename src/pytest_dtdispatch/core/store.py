@@ -109,11 +109,9 @@ class TestRecord:
 
     def fastest(self, earlier: TestRecord) -> TestRecord:
         """Return a record whose signatures and calls have the samples of the faster of two attempts."""
-        rows = {(row.full_label, row.contains): row for row in earlier.measured}
-        measured = []
-        for row in self.measured:
-            before = rows.get((row.full_label, row.contains), row)
-            measured.append(replace(row, figures=fastest(before.figures, row.figures)))
+        rows = {row.key: row for row in earlier.measured}
+        pairs = ((row, rows.get(row.key, row)) for row in self.measured)
+        measured = (replace(row, figures=fastest(before.figures, row.figures)) for row, before in pairs)
         return replace(self, measured=tuple(measured))
 
     def with_earlier(self, earlier: TestRecord) -> TestRecord:
@@ -122,7 +120,7 @@ class TestRecord:
         repeated |= {row.label for row in self.measured}
         repeated |= {""} if self else set()  # the verdict that the test measured nothing
         before = [verdict for verdict in earlier.verdicts if verdict.row.label not in repeated]
-        rows = {(row.full_label, row.contains): row for row in (*earlier.measured, *self.measured)}
+        rows = {row.key: row for row in (*earlier.measured, *self.measured)}
         results = {}
         for kind in {**earlier.results, **self.results}:
             found = (*earlier.results.get(kind, ()), *self.results.get(kind, ()))

@@ -132,7 +132,5 @@ def pytest_configure(config: pytest.Config) -> None:
     metric = run_settings(config).metric
     is_time = metric in SAMPLERS and SAMPLERS[metric].unit.is_time
     if not (is_time if expected == "time" else metric == expected):
-        raise pytest.UsageError(
-            f"--dtdispatch-metric {metric}: this A/B run compares {expected}; set before -- what it "
-            "compares: --metric time, counts or instructions"
-        )
+        remedy = "set before -- what it compares: --metric time, counts or instructions"
+        raise pytest.UsageError(f"--dtdispatch-metric {metric}: this A/B run compares {expected}; {remedy}")

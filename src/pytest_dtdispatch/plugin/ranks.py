@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -318,10 +318,7 @@ class Rank:
 
     def _trails(self, key: str, ranks: Collection[int]) -> dict[int, Trail]:
         """Return the trails that ranks have written at the end of their calls."""
-        try:
-            return {rank: decode(Trail, plain) for rank, plain in self.exchange.written(key, ranks).items()}
-        except (ValueError, TypeError) as error:
-            raise RanksError(f"a rank sent something other than a trail: {error}") from None
+        return _decoded(Trail, self.exchange.written(key, ranks), "a trail")
 
     def _gather(self, key: str, label: str, waited: float = 0.0) -> dict[int, Any]:
         timeout = self._settings.timeout
@@ -362,11 +359,8 @@ class Rank:
         if not self.world.is_first:
             return record
         found = self._gather(key, "send its rows")
-        try:
-            others = {rank: decode(TestRecord, theirs) for rank, theirs in found.items() if rank}
-        except (ValueError, TypeError) as error:
-            raise RanksError(f"a rank sent something other than rows: {error}") from None
-        records = {0: record, **others}
+        others = {rank: theirs for rank, theirs in found.items() if rank}
+        records = {0: record, **_decoded(TestRecord, others, "rows")}
         merged = merge_records(records, self._settings.rank_stat)
         trails = self._trails(_trail_of(config), records)
         called = {rank: trails.get(rank, Trail()) + rows_trail(one) for rank, one in records.items()}
@@ -405,6 +399,14 @@ def _end_with_launcher(folder: Path) -> None:
         os.read(pipe, 1)
     shutil.rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _decoded(kind: Any, found: Mapping[int, Any], title: str) -> dict[int, Any]:
+    """Decode the value of each rank."""
+    try:
+        return {rank: decode(kind, plain) for rank, plain in found.items()}
+    except (ValueError, TypeError) as error:
+        raise RanksError(f"a rank sent something other than {title}: {error}") from None
 
 
 def _end_of(part: str, config: pytest.Config) -> str:

@@ -123,9 +123,8 @@ class Recorder(api.DtDispatch):
         for result in results:
             kind = getattr(result, "kind", None)
             if kind not in KINDS:
-                message = f"{shown(result)} has no kind"
-                if kind:
-                    message = f"no kind of results is registered as {kind!r}"
+                unknown = f"no kind of results is registered as {kind!r}"
+                message = unknown if kind else f"{shown(result)} has no kind"
                 valid = f"{', '.join(KINDS)}{nearest(kind, KINDS)}"
                 raise MeasurementError(f"record(): {message}; valid: {valid}")
             check_finding(KINDS[result.kind], result)
@@ -365,10 +364,9 @@ class Recorder(api.DtDispatch):
             current = threading.current_thread()
             first = self._threads.get(names[0], current)
             if first is not current:
-                raise MeasurementError(
-                    f"the name {names[0]!r} is used in thread {first.name!r}: two threads would measure "
-                    "each other, so measure in one of them"
-                )
+                why = f"the name {names[0]!r} is used in thread {first.name!r}"
+                remedy = "two threads would measure each other, so measure in one of them"
+                raise MeasurementError(f"{why}: {remedy}")
             why = f"the name {names[0]!r} is used by another call of this test"
             raise MeasurementError(f"{why}: pass another name=")
 

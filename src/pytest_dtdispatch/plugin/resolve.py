@@ -156,10 +156,8 @@ def runs_nothing(flags: object) -> bool:
 def reason_not_measured(config: pytest.Config, settings: Settings | None = None) -> str:
     """Return the reason why nothing is measured with these settings, or those of the run; empty if it is."""
     if is_distributed(config) and (settings or run_settings(config)).metric not in ("counts", "verify"):
-        return (
-            "pytest-xdist runs tests in parallel, which makes latencies meaningless; run with -n0, "
-            "or count with --dtdispatch-metric counts"
-        )
+        remedy = "run with -n0, or count with --dtdispatch-metric counts"
+        return f"pytest-xdist runs tests in parallel, which makes latencies meaningless; {remedy}"
     codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
     if getattr(codspeed, "is_codspeed_enabled", False):
         return "pytest-codspeed measures this run; leave out --codspeed"

@@ -27,10 +27,8 @@ def encode_record(record: TestRecord) -> str:
     """
     untyped = [kind for kind in record.results if KINDS[kind].type is None]
     if untyped:
-        raise MeasurementError(
-            f"results of the kind {untyped[0]!r} cannot leave a worker of pytest-xdist: "
-            "register the kind with the type= of its results"
-        )
+        why = f"results of the kind {untyped[0]!r} cannot leave a worker of pytest-xdist"
+        raise MeasurementError(f"{why}: register the kind with the type= of its results")
     try:
         text = json.dumps(encode(record))
         decode_record(text)

@@ -35,17 +35,17 @@ def merge_records(by_process: Mapping[int, TestRecord], stat: str) -> TestRecord
     first = by_process[everyone[0]]
     if len(everyone) == 1:
         return first
-    rows = _by_key({rank: one.rows() for rank, one in by_process.items()}, "full_label", "contains")
+    rows = _by_key({rank: one.rows() for rank, one in by_process.items()}, "key")
     numbers = _by_key({rank: tuple(one.numbers()) for rank, one in by_process.items()}, "row", "metric")
     by_verdict = _by_key({rank: one.verdicts for rank, one in by_process.items()}, "row", "criterion")
-    merged = {_key(row): row for row in (_merged(ranks, everyone, stat) for ranks in rows)}
+    merged = {row.key: row for row in (_merged(ranks, everyone, stat) for ranks in rows)}
     results = {}
     for kind, of_kind in first.results.items():
         merged_results = []
         for result in of_kind:
             if isinstance(result, OneRow):
                 own = result.measurement
-                result = replace(result, measurement=merged.get(_key(own), own))  # type: ignore[type-var]
+                result = replace(result, measurement=merged.get(own.key, own))  # type: ignore[type-var]
             merged_results.append(result)
         results[kind] = tuple(merged_results)
     largest = []
@@ -60,7 +60,7 @@ def merge_records(by_process: Mapping[int, TestRecord], stat: str) -> TestRecord
         if failing and len(failing) < len(everyone):
             verdict = replace(verdict, criterion=f"{verdict.criterion} on {ranks_text([*failing])}")
         worst.append(verdict)
-    of_results = {_key(row) for of_kind in results.values() for result in of_kind for row in result.rows()}
+    of_results = {row.key for of_kind in results.values() for result in of_kind for row in result.rows()}
     return replace(
         first,
         measured=tuple(row for key, row in merged.items() if key not in of_results),
@@ -75,10 +75,6 @@ def rows_trail(record: TestRecord) -> Trail:
     rows = (row for row in record.rows() if row.contains is Contains.DISPATCH and "." in row.op)
     real = (row for row in rows if row.backend not in ("", *SIMULATED))
     return Trail(ops=tuple(CalledOp(row.full_label, "", mesh_size(row.mesh)) for row in real))
-
-
-def _key(row: Measurement) -> tuple[str, Contains]:
-    return row.full_label, row.contains
 
 
 def _by_key(by_rank: Mapping[int, Sequence[T]], *names: str) -> list[dict[int, T]]:

@@ -242,9 +242,6 @@ class Document:
     meanings: Mapping[str, str] = field(default_factory=dict)
     worst: str = ""
 
-    def __bool__(self) -> bool:
-        return bool(self.blocks)
-
     def legend_of(self, titles: Collection[str] | None = None) -> str:
         """Return the legend with the meanings of all columns, or of the columns with these titles."""
         if titles is None:

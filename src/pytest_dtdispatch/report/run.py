@@ -316,10 +316,8 @@ def decode_run(members: Any, allows_empty: bool = False) -> ReportedRun:
     if type(version) is not int:
         raise ValueError(f"its {KEY} has no version")
     if version != VERSION:
-        raise OtherFormatError(
-            f"saved in format {version}; this version reads {VERSION}: "
-            "save it again, or compare with the version that wrote it"
-        )
+        remedy = "save it again, or compare with the version that wrote it"
+        raise OtherFormatError(f"saved in format {version}; this version reads {VERSION}: {remedy}")
     try:
         run = _decode(plain.get("run"))
     except RecursionError:
