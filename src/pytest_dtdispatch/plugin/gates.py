@@ -32,7 +32,7 @@ from pytest_dtdispatch.gates.saved_run import (
     possible_causes,
 )
 from pytest_dtdispatch.gates.selection import Selection
-from pytest_dtdispatch.gates.times import TimedRow, timed_rows
+from pytest_dtdispatch.gates.times import timed_rows
 from pytest_dtdispatch.plugin.kinds import KINDS
 from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Kind
@@ -111,7 +111,17 @@ class Gates:
         if has_limits or any(limits_of(row.row) for row in saved):
             judgement = refused or judge_run(saved, found, limits_of)
             judged = {verdict.row for verdict in judgement.verdicts if verdict.row.state}
-            gates = (self._about_base(judgement, run, base, saved, selection),)
+            remarks = [*judgement.remarks]
+            if judgement.has_failed and base.environment and run.environment:
+                remarks += possible_causes(base.environment, run.environment, self.settings.any_machine)
+            other, ours = base.environment.get("pytest"), self.settings.environment_texts()["pytest"]
+            is_missing = any(row.verdict is Verdict.MISSING for row in judgement.verdicts)
+            if is_missing and other not in (None, ours):  # pytest 9.2 shortens long ids of tests
+                remarks.append(f"pytest {other} then, {ours} now: it may have changed the ids of tests")
+            of_ops = (row for row in saved if row.state is not State.LOCAL)
+            excluded = sum(not selection.has(row.row.test) for row in of_ops)
+            judgement = replace(judgement, where=base.where, since=base.started[:10])
+            gates = (replace(judgement, excluded=excluded, remarks=tuple(remarks)),)
         compared: tuple[RowVerdict, ...] = ()
         if not refused:
             free = [row for row in saved if row.row not in judged and selection.has(row.row.test)]
@@ -154,31 +164,6 @@ class Gates:
             remedy = "save a run on this machine, or compare anyway with --dtdispatch-any-machine"
             return not_judged(Verdict.MISMATCHED, "; ".join(differ), remedy)
         return None
-
-    def _about_base(
-        self,
-        judgement: Judgement,
-        run: ReportedRun,
-        base: ReportedRun,
-        saved: Sequence[TimedRow],
-        selection: Selection,
-    ) -> Judgement:
-        """Return a judgement with the file of the saved run, its unselected rows and causes of a failure."""
-        remarks = [*judgement.remarks]
-        if judgement.has_failed and base.environment and run.environment:
-            remarks += possible_causes(base.environment, run.environment, self.settings.any_machine)
-        then, now = base.environment.get("pytest"), self.settings.environment_texts()["pytest"]
-        is_missing = any(row.verdict is Verdict.MISSING for row in judgement.verdicts)
-        if is_missing and then not in (None, now):  # pytest 9.2 shortens long ids of tests
-            remarks.append(f"pytest {then} then, {now} now: it may have changed the ids of tests")
-        excluded = [row for row in saved if not selection.has(row.row.test) and row.state is not State.LOCAL]
-        return replace(
-            judgement,
-            where=base.where,
-            since=base.started[:10],
-            excluded=len(excluded),
-            remarks=tuple(remarks),
-        )
 
     # Files of expected results
 
