@@ -66,7 +66,7 @@ def run_of(test: str, *found: Finding | Measurement) -> tuple[ReportedRun, dict[
         else:
             store.add(one)
     records = {test: store.freeze(KINDS)}
-    return collect(records, Settings(), "2026-01-01T00:00:00", ""), records
+    return replace(collect(records, Settings()), started="2026-01-01T00:00:00"), records
 
 
 @pytest.mark.parametrize("kind", results(""))

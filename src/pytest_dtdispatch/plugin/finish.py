@@ -19,7 +19,7 @@ from pytest_dtdispatch.plugin.settings import Settings
 from pytest_dtdispatch.report.document import Document, Span, Tone, one_line
 from pytest_dtdispatch.report.exports import FORMATS, check_export
 from pytest_dtdispatch.report.notes import caveats, noise
-from pytest_dtdispatch.report.run import FailedTest, ReportedRun
+from pytest_dtdispatch.report.run import ReportedRun
 from pytest_dtdispatch.report.summary import MAX_BYTES, stopped_summary, summary, verdict_text
 
 MAX_NAMES = 10  # in a notice
@@ -27,23 +27,14 @@ SUMMARY = "summary"  # format of a file that GITHUB_STEP_SUMMARY names
 
 
 def collect(
-    records: Mapping[str, TestRecord],
-    settings: Settings,
-    time: str,
-    stopped: str,
-    notices: Iterable[Document] = (),
-    failed_tests: Iterable[FailedTest] = (),
-    plugins: str = "",
+    records: Mapping[str, TestRecord], settings: Settings, notices: Iterable[Document] = (), plugins: str = ""
 ) -> ReportedRun:
     """Collect the records of tests in a run.
 
     Args:
         records: records of tests, by name in rows.
         settings: settings of the run.
-        time: start of the run in ISO 8601.
-        stopped: why it ended before its last test; empty if it did not.
         notices: notices that precede those on the results.
-        failed_tests: failures of its tests.
         plugins: other plugins of pytest with their versions.
     """
     has_found = any(records.values())  # if not, the mesh may not exist, so that it has no environment
@@ -56,14 +47,11 @@ def collect(
     environment |= {"plugins": plugins} if has_found and plugins else {}
     noticed = (*notices, caveats(records.values()), noise(rows))
     return ReportedRun(
-        started=time,
         environment=environment,
         measured={test: record.measured for test, record in records.items() if record},
         results={kind: of_kind for kind, of_kind in by_kind.items() if of_kind},
         thresholds={test: record.thresholds for test, record in records.items() if record.thresholds},
         numbers=tuple(number for record in records.values() for number in record.merged_numbers or ()),
-        stopped=stopped,
-        failed_tests=tuple(failed_tests),
         traces=tuple(trace for record in records.values() for trace in record.traces),
         notices=Document(tuple(block for document in noticed for block in document.blocks)),
     )

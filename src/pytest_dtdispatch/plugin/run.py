@@ -183,11 +183,9 @@ class Run:
             unmeasured = f"no op on DTensors ran in the capture at {idle[0]}"
             if self.gates.judges_captures(context.settings):
                 complaint = f"{idle[0]}: no op on DTensors ran in the capture, so the gate judged nothing"
-        record = replace(
-            recorder.results.freeze(KINDS),
-            thresholds=context.marked.get("threshold", ()),
-            globs=context.settings.ops,
-        )
+        thresholds = context.marked.get("threshold", ())
+        record = recorder.results.freeze(KINDS)
+        record = replace(record, thresholds=thresholds, globs=context.settings.ops)
         if uses_fixture and self.has_passed and not (unmeasured or record or record.ops):
             unmeasured = "it measured nothing with its dtdispatch fixture"
         record = replace(record, unmeasured=unmeasured)
@@ -275,25 +273,15 @@ class Run:
         notices += [ranks.document()] if ranks else []
         for why, tests in self._ran_again.items():
             notices.append(notice(f"{plural(len(tests), 'test')} ran again, {why}; the fastest run counts"))
-        run = collect(
-            self.records,
-            self.settings,
-            self._started_at,
-            self.why_stopped(),
-            notices,
-            self._failed.values(),
-            plugins_text(self._config),
-        )
+        collected = collect(self.records, self.settings, notices, plugins_text(self._config))
+        stopped, failed = self.why_stopped(), tuple(self._failed.values())
+        run = replace(collected, started=self._started_at, stopped=stopped, failed_tests=failed)
         if self._config.getoption("collectonly"):
             return run
-        deselected, tests = set(map(row_key, self.deselected)), set(map(row_key, self.lines))
-        selection = Selection(
-            resolve.selected_beginnings(self._config),
-            deselected,
-            tests | deselected,
-            set(map(Path, self.skipped)),
-            resolve.test_roots(self._config),
-        )
+        beginnings, roots = resolve.selected_beginnings(self._config), resolve.test_roots(self._config)
+        deselected, skipped = set(map(row_key, self.deselected)), set(map(Path, self.skipped))
+        tests = deselected.union(map(row_key, self.lines))
+        selection = Selection(beginnings, deselected, tests, skipped, roots)
         return self.gates.judge(run, self.records, selection)
 
     def end(self) -> None:

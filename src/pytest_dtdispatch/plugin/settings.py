@@ -30,6 +30,7 @@ LIMITS = (
     *("reads", "partial_reads", "dtensor_growth", "calls"),
     *("recompiles", "graph_breaks", "wrong"),
 )
+ALL = ("flag", "ini", "keyword")  # ways to set a value; the keyword is that of the marker
 # Counts barely vary between calls, and callgrind is slow.
 FEW = {"rounds": 12, "repeat": 3, "compile_rounds": 1}
 
@@ -42,7 +43,7 @@ class Setting(NamedTuple):
     reader: str  # its parser is the function read_READER of ``core.parsing``, which takes the choices too
     description: str
     metavar: str
-    ways: tuple[str, ...]  # ways to set it, of: flag, ini, keyword (of the marker)
+    ways: tuple[str, ...]
     choices: tuple[str, ...] = ()
     dest: str = ""  # name in the ini file, from which the flag is derived
 
@@ -68,13 +69,11 @@ def setting(
     description: str = "",
     metavar: str = "",
     ways: tuple[str, ...] = ("flag", "ini"),
-    keyword: bool = False,
     **more: Any,
 ) -> Any:
     """Return a field of the settings, with its table row in its metadata, without the name."""
     if "choices" in more and not metavar:
         metavar = "NAME"
-    ways = (*ways, "keyword") if keyword else ways
     row = Setting("", default, reader, description, metavar, ways, **more)
     return field(default=default, metadata={"row": row})
 
@@ -91,32 +90,22 @@ class Settings:
     )
     budget: bool = setting(False, "switch", "report where the time of tests without the fixture goes")
     rounds: int | str = setting(
-        "auto",
-        "rounds",
-        "proved misses of each signature, over eight passes; auto: 40",
-        "N|auto",
-        keyword=True,
+        "auto", "rounds", "proved misses of each signature, over eight passes; auto: 40", "N|auto", ALL
     )
-    repeat: int = setting(10, "count", "hits recorded after each miss", "N", keyword=True)
+    repeat: int = setting(10, "count", "hits recorded after each miss", "N", ALL)
     max_time: float = setting(
-        1.0,
-        "seconds",
-        "seconds after which a signature gets no more passes, once it has 4",
-        "S",
-        keyword=True,
+        1.0, "seconds", "seconds after which a signature gets no more passes, once it has 4", "S", ALL
     )
-    cold: bool = setting(False, "switch", "measure cold misses too", ways=("ini",), keyword=True)
+    cold: bool = setting(False, "switch", "measure cold misses too", ways=("ini", "keyword"))
     ops: tuple[str, ...] = setting(
-        (), "globs", "measure only these ops, such as add*; may be repeated", "GLOB", keyword=True
+        (), "globs", "measure only these ops, such as add*; may be repeated", "GLOB", ALL
     )
     mesh: tuple[int, ...] = setting(
-        (4,), "mesh", "mesh of the device_mesh fixture, such as 2x4", "SHAPE", keyword=True
+        (4,), "mesh", "mesh of the device_mesh fixture, such as 2x4", "SHAPE", ALL
     )
     dim_names: tuple[str, ...] | None = setting(None, "names", ways=("keyword",))
-    backend: str = setting("auto", "choice", "backend of the process group", keyword=True, choices=BACKENDS)
-    device: str = setting(
-        "auto", "choice", "device of the mesh", keyword=True, choices=("auto", "cpu", "cuda")
-    )
+    backend: str = setting("auto", "choice", "backend of the process group", ways=ALL, choices=BACKENDS)
+    device: str = setting("auto", "choice", "device of the mesh", ways=ALL, choices=("auto", "cpu", "cuda"))
     rpc: bool = setting(False, "switch", ways=("keyword",))
     nproc: int = setting(1, "ranks", "ranks to start on this machine", "N")
     timeout: float = setting(60.0, "seconds", "seconds that ranks wait for each other", "S")
@@ -135,23 +124,18 @@ class Settings:
         False, "switch", "list the functions whose instructions were counted", ways=("ini",)
     )
     max: Mapping[str, int] | None = setting(
-        None,
-        "limits",
-        "fail a test that has more than N of these",
-        "NAME=N,...",
-        keyword=True,
-        choices=LIMITS,
+        None, "limits", "fail a test that has more than N of these", "NAME=N,...", ALL, choices=LIMITS
     )
     # The compilation of a function depends on its test, so this is an argument of the marker.
     compile_rounds: int = setting(
-        5, "count", "cold compiles of a function; as many warm ones follow", "N", ways=("ini",), keyword=True
+        5, "count", "cold compiles of a function; as many warm ones follow", "N", ("ini", "keyword")
     )
     threshold: tuple[Threshold, ...] | None = setting(
         None,
         "thresholds",
         "fail if a row is slower, by more than PERCENT, than in the run of --benchmark-compare",
         "[STATE=]FIELD:PERCENT[,strict]",
-        keyword=True,
+        ALL,
         dest="dtdispatch_fail",
     )
     any_machine: bool = setting(False, "switch", "also compare with a saved run of another machine")

@@ -118,12 +118,8 @@ def comparison_blocks(rows: Sequence[RowVerdict], view: View) -> Iterator[Block]
                 word, tone = _verdict_word(row)
                 lines.append(Line(row.row.label, cells, word, row.details, tone))
         groups.append(Group(test, lines, more))
-    yield Table(
-        groups,
-        status_title="verdict",
-        optional=("samples", "clock", "threshold", "base", "median", "wall"),
-        lists_omitted=True,
-    )
+    optional = ("samples", "clock", "threshold", "base", "median", "wall")
+    yield Table(groups, status_title="verdict", optional=optional, lists_omitted=True)
     if hidden:
         yield _detail(f"and {len(hidden):,} more; -v lists them")
     remedies = Counter((_verdict_word(row)[0], row.remedy) for row in ordered if row.remedy)
