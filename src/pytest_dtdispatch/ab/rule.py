@@ -206,7 +206,11 @@ def compare(base: Sequence[Values], head: Sequence[Values], rule: Rule) -> Compa
         decided = {row: one for row, one in found.items() if one.change and not one.is_undecided}
         rows = dict.fromkeys(row for process in (*before, *after) for row in process if row.state != CONTROL)
         found = {row: decided.get(row) or _compare_row(before, after, row, rule) for row in rows}
-    control = control_shift(base, head, rule.metric)
+    # A commit that changes one of the control ops does not affect their median.
+    controls = [row for row in {**base[0], **head[0]} if row.state == CONTROL]
+    shifts = [shift_of(base, head, rule.metric, row) for row in controls]
+    measured = [shift for shift in shifts if shift is not None]
+    control = statistics.median(measured) if measured else None
     is_contaminated = 0 < math.log1p(rule.control) < abs(control or 0.0)
     return Comparison(found, control, is_contaminated, pairs)
 
@@ -231,17 +235,6 @@ def _compare_row(base: Sequence[Values], head: Sequence[Values], row: RowId, rul
     if plain is None or row.state == State.LOCAL or found.change is None:
         return found
     return replace(found, change=replace(found.change, plain_percent=percent(plain)))
-
-
-def control_shift(base: Sequence[Values], head: Sequence[Values], metric: Metric) -> float | None:
-    """Return the median shift of the control rows, as a logarithm; None if there are none.
-
-    The median is not affected by a commit that changes one of these ops.
-    """
-    rows = [row for row in {**base[0], **head[0]} if row.state == CONTROL]
-    shifts = [shift_of(base, head, metric, row) for row in rows]
-    measured = [shift for shift in shifts if shift is not None]
-    return statistics.median(measured) if measured else None
 
 
 def floor_of(rule: Rule, row: RowId) -> float:
