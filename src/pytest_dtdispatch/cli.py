@@ -252,9 +252,7 @@ exit status:
     program = watch.add_mutually_exclusive_group(required=True)
     text = "Python file to run; each step of its optimizer ends a step"
     program.add_argument("script", nargs="?", metavar="SCRIPT.py", help=text)
-    program.add_argument(
-        "-m", dest="module", metavar="MODULE", help="run a module instead of a script, as python -m does"
-    )
-    watch.add_argument(
-        "arguments", nargs="*", metavar="ARGUMENT", help="argument of the script or the module"
-    )
+    text = "run a module instead of a script, as python -m does"
+    program.add_argument("-m", dest="module", metavar="MODULE", help=text)
+    text = "argument of the script or the module"
+    watch.add_argument("arguments", nargs="*", metavar="ARGUMENT", help=text)

@@ -154,7 +154,7 @@ def test_saved_run_is_judged_or_refused(run: tuple[Any, list[Any]], slower: floa
     except ValueError as error:
         assert_one_line(error)
         return
-    then = timed_rows(base.measured)
+    then = timed_rows(base.each_row())
     now = [
         TimedRow(RowId(TEST, LABEL, state), Samples(state, tuple(round(ns * factor) for ns in NS)), "4")
         for state, factor in zip(STATES, (slower, slower, 1.0), strict=True)

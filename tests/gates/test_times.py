@@ -294,7 +294,7 @@ def test_each_state_with_latencies_is_a_row() -> None:
     traced = replace(
         measured("add", misses, hits, counted), figures=Figures(5, (misses, hits, counted), tracers=("x",))
     )
-    found = timed_rows({"t.py::test_a": [traced]})
+    found = timed_rows([("t.py::test_a", traced)])
     assert [(each.row, each.state, each.samples) for each in found] == [
         (RowId("t.py::test_a", "add", "miss"), State.MISS, misses),
         (RowId("t.py::test_a", "add", "hit"), State.HIT, hits),

@@ -16,12 +16,8 @@ def budgets_data(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
     names = ("measured_ns", "waiting_ns", "scatter", "noise", "is_noisy", "steps", "parts", "unexplained_ns")
     data = []
     for budget in budgets:
-        shares = {
-            "phases": budget.by_phase(),
-            "lines": budget.by_line(),
-            "ops": budget.by_op(),
-            "modules": fold_shares(budget.by_module()),
-        }
+        shares = {"phases": budget.by_phase(), "lines": budget.by_line(), "ops": budget.by_op()}
+        shares["modules"] = fold_shares(budget.by_module())
         causes = causes_data([budget.redistributions])
         collector = budget.collector and asdict(budget.collector)
         about = {**select(budget, *names, "tracers", "slowed_by"), "collector": collector}

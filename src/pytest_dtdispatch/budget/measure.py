@@ -387,10 +387,7 @@ def on_python_clock(events: Sequence[Event], anchors: Sequence[tuple[int, int]])
     for (before_ns, after_ns), begin_ns in zip(anchors, begins, strict=True):
         offsets.append((after_ns - before_ns, (before_ns + after_ns) // 2 - begin_ns))
     _, offset_ns = min(offsets)
-    return [
-        event._replace(begin_ns=event.begin_ns + offset_ns, end_ns=event.end_ns + offset_ns)
-        for event in events
-    ]
+    return [one._replace(begin_ns=one.begin_ns + offset_ns, end_ns=one.end_ns + offset_ns) for one in events]
 
 
 def _leave_ours_uncompiled() -> None:

@@ -82,7 +82,6 @@ def _call_equal(equal: Callable[[Any, Any], object], first: Snapshot, other: Sna
     try:
         is_equal = verdict is None or bool(verdict)  # assert_close returns nothing
     except Exception:
-        raise MeasurementError(
-            f"equal= returned {shown(verdict)}: it must return True or False, or raise an AssertionError"
-        ) from None
+        valid = "return True or False, or raise an AssertionError"
+        raise MeasurementError(f"equal= returned {shown(verdict)}: it must {valid}") from None
     return "" if is_equal else f"equal= returned false; bit for bit, {difference(first, other) or 'they are'}"

@@ -367,9 +367,8 @@ class VariantResult:
 def check_variants(variants: object, equal: object, name: object) -> None:
     """Validate the arguments of ``compare()``."""
     if not isinstance(variants, Mapping):
-        raise MeasurementError(
-            f"compare({shown(variants)}): it takes callables by their names, as in {USAGE}"
-        )
+        valid = f"callables by their names, as in {USAGE}"
+        raise MeasurementError(f"compare({shown(variants)}): it takes {valid}")
     if not isinstance(name, str) or not name.strip():
         raise MeasurementError(f"compare(name={shown(name)}): the name must be a non-empty string")
     if len(variants) < 2:

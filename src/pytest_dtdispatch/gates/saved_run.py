@@ -128,9 +128,8 @@ def name_renamed(verdicts: Iterable[RowVerdict], new: Iterable[RowId]) -> list[R
         tests = {each.test for each in rows if each.state == row.state and name.endswith(f"::{each.label}")}
         if verdict.verdict is Verdict.MISSING and tests:
             starts = (row.test.partition("[")[0], row.test.partition("::")[0], "")  # its function, its file
-            closest = dict.fromkeys(
-                each for start in starts for each in sorted(tests) if each.startswith(start)
-            )
+            ordered = sorted(tests)
+            closest = dict.fromkeys(each for start in starts for each in ordered if each.startswith(start))
             ids = ", ".join(first_of([shorten(row_key(test)) for test in closest], 2))
             details = (*filter(None, [verdict.criterion]), f"the same signature under another id: {ids}")
             verdict = replace(verdict, details=details)

@@ -53,12 +53,11 @@ class TimedRow:
         return State(self.row.state)
 
 
-def timed_rows(rows_by_test: Mapping[str, Iterable[Measurement]]) -> list[TimedRow]:
-    """Return every state with latencies of every row."""
+def timed_rows(rows: Iterable[tuple[str, Measurement]]) -> list[TimedRow]:
+    """Return every state with latencies of rows, each with its test."""
     return [
         TimedRow(RowId(test, row.label, samples.state), samples, row.mesh, row.figures.tracers)
-        for test, rows in rows_by_test.items()
-        for row in rows
+        for test, row in rows
         for samples in row.times()
     ]
 

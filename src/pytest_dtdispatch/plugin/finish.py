@@ -124,8 +124,8 @@ def file_targets(settings: Settings, log: WriteLog) -> list[Export]:
     """
     # No file is written twice, or is also read by the run.
     files = [("--dtdispatch-expected", path) for path in settings.expected]
-    for export in settings.export:
-        files += [] if export.is_auto else [(f"--dtdispatch-export {export.format}", export.path)]
+    exports = [export for export in settings.export if not export.is_auto]
+    files += [(f"--dtdispatch-export {export.format}", export.path) for export in exports]
     seen: dict[str, str] = {}
     for flag, path in files:
         real = os.path.realpath(path)

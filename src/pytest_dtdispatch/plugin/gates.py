@@ -11,7 +11,7 @@ from functools import partial
 from pytest_dtdispatch.core.measurement import UNITS, State
 from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.store import TestRecord
-from pytest_dtdispatch.core.text import first_of, name_of_any_dim, shorten_path
+from pytest_dtdispatch.core.text import first_of, grouped, name_of_any_dim, shorten_path
 from pytest_dtdispatch.core.verdicts import (
     LIMITS,
     CountChange,
@@ -94,7 +94,7 @@ class Gates:
     def _compare(self, run: ReportedRun, baseline: Baseline, selection: Selection) -> ReportedRun:
         """Return the run with a judgement of rows with thresholds, if there are any, and all other rows."""
         base = baseline.run or ReportedRun("no saved run")
-        saved, found = timed_rows(base.rows_by_test()), timed_rows(run.rows_by_test())
+        saved, found = timed_rows(base.each_row()), timed_rows(run.each_row())
 
         def limits_of(row: RowId) -> tuple[Threshold, ...]:
             """Return the thresholds of the marker, or else of the run, or else of the saved run."""
@@ -236,9 +236,5 @@ def judged_nothing(row: RowId, criterion: str, kind: Kind, skip_reason: str) -> 
 
 def limit_texts(limits: Mapping[str, int], names: Sequence[str]) -> list[str]:
     """Format the limits with these names, in the order of the names."""
-    return [
-        f"{limit}={most}"
-        for name in names
-        for limit, most in limits.items()
-        if name_of_any_dim(limit) == name
-    ]
+    names_of = grouped((name_of_any_dim(limit), limit) for limit in limits)
+    return [f"{limit}={limits[limit]}" for name in names for limit in names_of.get(name, ())]

@@ -96,10 +96,10 @@ class Session:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record the tests of the run, and the collected ones that flags and plugins removed."""
-        run = self._run
-        run.nodeids = tuple(item.nodeid for item in session.items)
+        run, items = self._run, session.items
+        run.nodeids = tuple(item.nodeid for item in items)
         run.lines = {
-            resolve.row_nodeid(item): (str(item.path), (item.location[1] or 0) + 1) for item in session.items
+            resolve.row_nodeid(item): (str(item.path), (item.location[1] or 0) + 1) for item in items
         }
         names = dict.fromkeys(map(resolve.row_nodeid, self._collected))
         run.deselected = [name for name in names if name not in run.lines]

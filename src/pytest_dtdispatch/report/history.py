@@ -59,7 +59,7 @@ def series_of(runs: Iterable[ReportedRun]) -> Iterator[Series]:
 
 
 def _figures(run: ReportedRun) -> RunFigures:
-    times = {timed.row: timed for timed in timed_rows(run.rows_by_test())}
+    times = {timed.row: timed for timed in timed_rows(run.each_row())}
     numbers = run.result_numbers() if run.unit.is_time else run.metrics()
     return RunFigures(times, {each.row._replace(state=each.metric): each for each in numbers}, run.unit)
 

@@ -75,10 +75,8 @@ def proved(everything: Sequence[Measurement], by: str = "the cache counters") ->
 def noise(everything: Sequence[Measurement]) -> Document:
     """Render the numbers of noisy rows, and of traced ones, which no gate judges."""
     names = tuple(dict.fromkeys(name for row in everything for name in row.figures.tracers))
-    noisy = (
-        f"are noisy: the halves of their passes differ by more than {NOISY:.0%}. Run again on a quieter "
-        "machine, or compare builds with dtdispatch ab"
-    )
+    remedy = "Run again on a quieter machine, or compare builds with dtdispatch ab"
+    noisy = f"are noisy: the halves of their passes differ by more than {NOISY:.0%}. {remedy}"
     counts = {
         noisy: sum(bool(row.noisy) for row in everything),
         f"are not judged: {traced_text(names)}": sum(bool(row.figures.tracers) for row in everything),
@@ -102,11 +100,9 @@ def caveats(records: Iterable[TestRecord]) -> Document:
         )
     in_processes = [test for test in tests if test.processes]
     if in_processes:
-        processes = sum(test.processes for test in in_processes)
-        lines.append(
-            f"not measured: {plural(len(in_processes), 'test')} started {plural(processes, 'process', 'es')}"
-            ", which a capture cannot observe; --dtdispatch-metric counts also counts in spawned processes"
-        )
+        processes = plural(sum(test.processes for test in in_processes), "process", "es")
+        why = "which a capture cannot observe; --dtdispatch-metric counts also counts in spawned processes"
+        lines.append(f"not measured: {plural(len(in_processes), 'test')} started {processes}, {why}")
     lines += dict.fromkeys(note for test in tests for note in test.notes)
     for mode in dict.fromkeys(mode for test in tests for mode in test.modes):
         hidden = sum(mode in test.modes for test in tests)

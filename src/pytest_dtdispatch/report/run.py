@@ -254,9 +254,8 @@ def encode_run(run: ReportedRun) -> dict[str, Any]:
         for kind, of_kind in run.results.items()
     }
     # A trace is a file of its own, and a comparison is made again with another saved run.
-    plain = encode(
-        replace(run, results=results, traces=(), unknown={}, compared=(), uncompared="", history=())
-    )
+    run = replace(run, results=results, traces=(), compared=(), uncompared="", history=())
+    plain = encode(replace(run, unknown={}))
     if run.unknown:
         plain["results"] = {**plain.get("results", {}), **run.unknown}
     return {"version": VERSION, "run": plain}

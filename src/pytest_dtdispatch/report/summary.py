@@ -186,11 +186,8 @@ def error_commands(gates: Sequence[Judgement], locations: Mapping[str, tuple[str
     """
     max_errors = 10  # of a step, from GitHub's "Workflow commands for GitHub Actions"
     locations = {row_key(test): location for test, location in locations.items()}  # rows of files have keys
-    lines = [
-        _error({"title": "dtdispatch"}, f"no row could be judged against {gate.where}")
-        for gate in gates
-        if gate.has_failed and not gate.failed
-    ]
+    empty = [gate.where for gate in gates if gate.has_failed and not gate.failed]
+    lines = [_error({"title": "dtdispatch"}, f"no row could be judged against {where}") for where in empty]
     failed = sorted((row for gate in gates for row in gate.failed), key=badness)
     room = max_errors - len(lines)
     shown = failed if len(failed) <= room else failed[: max(room - 1, 0)]
