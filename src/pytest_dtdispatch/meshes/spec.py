@@ -64,19 +64,8 @@ def choose_mesh(mesh: tuple[int, ...], device: str, backend: str, world: World |
             f"backend nccl needs a CUDA device for each of the {world.local_size} ranks on this machine, "
             f"and torch {torch.__version__} sees {torch.cuda.device_count()}"
         )
-    _check_backend(backend, device)
-    if backend in REAL and not has_all_ranks:
-        other = f"a mesh of all {world.size} ranks" if world.is_many else "mesh 1"
-        raise MeshError(
-            f"backend {backend} needs a process for each of the {world_size} ranks of mesh {mesh_text(mesh)} "
-            f"and this run has {world.size}: use the fake backend, or {other}"
-        )
-    return MeshSpec(mesh, device, backend)
-
-
-def _check_backend(backend: str, device: str) -> None:
     if backend == "nccl" and device != "cuda":
-        why = "the device is cpu" if torch.cuda.is_available() else f"torch {torch.__version__} sees none"
+        why = "the device is cpu" if has_cuda else f"torch {torch.__version__} sees none"
         raise MeshError(f"backend nccl needs a CUDA device, and {why}; valid here: fake, gloo")
     if backend in ("gloo", "local") and device != "cpu":
         raise MeshError(f"backend {backend} needs device cpu; on cuda use nccl or fake")
@@ -85,6 +74,13 @@ def _check_backend(backend: str, device: str) -> None:
             f"backend local needs torch.distributed._local_tensor, which torch {torch.__version__} does not "
             "have (torch 2.10 and later do); valid here: fake"
         )
+    if backend in REAL and not has_all_ranks:
+        other = f"a mesh of all {world.size} ranks" if world.is_many else "mesh 1"
+        raise MeshError(
+            f"backend {backend} needs a process for each of the {world_size} ranks of mesh {mesh_text(mesh)} "
+            f"and this run has {world.size}: use the fake backend, or {other}"
+        )
+    return MeshSpec(mesh, device, backend)
 
 
 def run_environment(
