@@ -143,8 +143,9 @@ class Frames:
         frame: FrameType | None = sys._getframe(1)
         inner: FrameType | None = None
         while frame is not None and self.owner(frame.f_code) is not FrameOwners.USER:
-            is_thin = frame.f_code.co_filename.startswith((*self._between, *self._thin))
-            if not is_thin or "object" in frame.f_code.co_name or self._is_of_plan(frame.f_code):
+            name, file = frame.f_code.co_name, frame.f_code.co_filename
+            is_thin = file.startswith((*self._between, *self._thin)) and not file.startswith(self._plans)
+            if not is_thin or "object" in name:
                 inner = frame
             frame = frame.f_back
         if frame is None:
@@ -169,7 +170,7 @@ class Frames:
         frame: FrameType | None = sys._getframe(1)
         is_planned = False
         while frame is not None and self.owner(frame.f_code) is not FrameOwners.USER:
-            is_planned |= self._is_of_plan(frame.f_code)
+            is_planned |= frame.f_code.co_filename.startswith(self._plans)
             frame = frame.f_back
         comprehensions = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
         while frame is not None and frame.f_code.co_name in comprehensions:
@@ -187,9 +188,6 @@ class Frames:
             return None
         positional, named = caller.f_locals.get("args", ()), caller.f_locals["kwargs"]
         return ModuleInput(variables[arguments[0]], names[0], named, len(positional), uses)
-
-    def _is_of_plan(self, code: CodeType) -> bool:
-        return code.co_filename.startswith(self._plans)
 
     def _cache(self, code: CodeType, owner: FrameOwner) -> FrameOwner:
         self._codes.append(code)
@@ -277,13 +275,6 @@ def running_instance(frame: FrameType | None, kind: type[T]) -> T | None:
                 return found
         frame = frame.f_back
     return None
-
-
-def running_frame(frame: FrameType | None, code: CodeType) -> FrameType | None:
-    """Return the innermost of a frame and its callers that runs a code object; None without one."""
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame
 
 
 class StackView(NamedTuple):

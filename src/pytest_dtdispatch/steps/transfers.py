@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_dtdispatch.core.events import CodePlace, FsdpGroup, OptimizerStep, Phase
-from pytest_dtdispatch.lines.frames import ModuleInput, running_frame, running_instance
+from pytest_dtdispatch.lines.frames import ModuleInput, running_instance
 from pytest_dtdispatch.steps.events import (
     EXPLICIT,
     Collective,
@@ -584,12 +584,13 @@ def _options(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     return ", ".join(map(str, others))
 
 
-def is_in_parallel_loss(frame: FrameType) -> bool:
+def is_in_parallel_loss(frame: FrameType | None) -> bool:
     """Return whether a frame or a caller is a cross entropy that ``loss_parallel`` supports."""
-    loss = running_frame(frame, torch.nn.functional.cross_entropy.__code__)
-    if loss is None:
+    while frame is not None and frame.f_code is not torch.nn.functional.cross_entropy.__code__:
+        frame = frame.f_back
+    if frame is None:
         return False
-    variables = loss.f_locals
+    variables = frame.f_locals
     return not variables["label_smoothing"] and not variables["target"].is_floating_point()
 
 
