@@ -25,8 +25,6 @@ from pytest_dtdispatch.errors import MeterError
 from pytest_dtdispatch.instructions.instruction_sampler import check
 from pytest_dtdispatch.rounds.sampler import Meter
 
-RUNNING_ON_VALGRIND = 0x1001
-
 
 def why_no_requests() -> str:
     """Return why this machine cannot send client requests; empty if it can."""
@@ -43,7 +41,7 @@ class ClientRequests:
     without root. Source: ``valgrind.h`` and ``callgrind.h``, "client requests".
 
     Example:
-        >>> ClientRequests().prepared((RUNNING_ON_VALGRIND,))()
+        >>> ClientRequests().prepared((0x1001,))()  # RUNNING_ON_VALGRIND
         0
     """
 
@@ -105,7 +103,7 @@ class Callgrind:
 
     def __init__(self, folder: Path) -> None:
         requests = ClientRequests()
-        if not requests.prepared((RUNNING_ON_VALGRIND,))():
+        if not requests.prepared((0x1001,))():  # RUNNING_ON_VALGRIND
             raise MeterError("this process does not run under valgrind")
         # Requests of callgrind have 'C' and 'T' in the upper bytes.
         zero, toggle, start, stop = (0x43540001,), (0x43540002,), (0x43540004,), (0x43540005,)
