@@ -25,14 +25,6 @@ from pytest_dtdispatch.torchapi.ops import op_named
 from pytest_dtdispatch.torchapi.patches import calling, kernels_routed, patched
 from pytest_dtdispatch.torchapi.tensors import subclasses
 
-OTHER_SPELLINGS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "shard_dim_alltoall": "all_to_all",
-    "monitored_barrier": "barrier",
-}
-
 
 def collective_kind(op: str) -> str:
     """Return the name of the Python function for any variant of a collective.
@@ -44,7 +36,14 @@ def collective_kind(op: str) -> str:
     name = op.rpartition("::")[2].partition(".")[0].strip("_")
     for suffix in ("_coalesced", "_into_tensor", "_tensor", "_base", "_single", "_any_source", "_anysource"):
         name = name.replace(suffix, "")
-    return OTHER_SPELLINGS.get(name, name)
+    other_spellings = {
+        "allreduce": "all_reduce",
+        "allgather": "all_gather",
+        "alltoall": "all_to_all",
+        "shard_dim_alltoall": "all_to_all",
+        "monitored_barrier": "barrier",
+    }
+    return other_spellings.get(name, name)
 
 
 def collective_of(func: Any) -> str:

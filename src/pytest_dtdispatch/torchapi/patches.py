@@ -250,11 +250,9 @@ class _Routes(NamedTuple):
 
     @classmethod
     def of(cls, inner: Any, outer: Any) -> _Routes:
-        """Return the routes to a wrapper of a callable."""
+        """Return the routes to a wrapper of a Python function or method."""
         function, is_bound = inspect.unwrap(inner), isinstance(inner, MethodType)
-        code = getattr(function, "__code__", None)
-        if code is None:  # written in C
-            return cls(outer, outer, range(sys.maxsize))
+        code = function.__code__
         count = code.co_argcount
         names = code.co_varnames[is_bound:count]
         keywords = frozenset(code.co_varnames[count : count + code.co_kwonlyargcount])

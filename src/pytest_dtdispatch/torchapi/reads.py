@@ -49,14 +49,6 @@ OPS = {
     "repeat_interleave.Tensor": "repeat_interleave",
     "bincount": "bincount",
 }
-# Ops that read values only on a CPU: to check arguments, and numbers that a GPU kernel reads itself.
-CPU_READERS = (
-    *("_index_put_impl_", "multinomial", "_assert_async", "_assert_async.msg"),
-    *("linalg_lu_solve", "linalg_lu_solve.out"),
-    *("std.correction", "var.correction", "embedding_renorm_"),
-    *("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"),
-    *("_fused_sgd_.tensor_lr", "_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr"),
-)
 # Methods and functions that call no op on a CPU tensor.
 METHODS = {
     **{Point(("torch",), "Tensor", (name,), is_required=True): name for name in ("tolist", "numpy", "cpu")},
@@ -64,11 +56,6 @@ METHODS = {
     Point(("torch._tensor_str",), "", ("_str",), is_required=True): "print",
     **{Point((SIMULATION,), "LocalTensor", (name,)): name for name in ("tolist", "numpy")},
     Point((SIMULATION,), "LocalTensor", ("__repr__",)): "print",
-}
-# Functions by which a program reads a number.
-READERS = {
-    *("item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"),
-    *("format", "str", "print", "repr"),
 }
 
 
@@ -81,7 +68,15 @@ def observe_reads(observer: Any) -> Iterator[None]:
     """
     wraps = {point: partial(_reading, observer, name) for point, name in METHODS.items()}
     listeners = {op: partial(_on_op, observer, OPS[name]) for op, name in _ops_of((*OPS,)).items()}
-    listeners |= dict.fromkeys(_ops_of(CPU_READERS), observer.on_cpu_reader)
+    # Ops that read values only on a CPU: to check arguments, and numbers that a GPU kernel reads itself.
+    cpu_readers = (
+        *("_index_put_impl_", "multinomial", "_assert_async", "_assert_async.msg"),
+        *("linalg_lu_solve", "linalg_lu_solve.out"),
+        *("std.correction", "var.correction", "embedding_renorm_"),
+        *("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"),
+        *("_fused_sgd_.tensor_lr", "_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr"),
+    )
+    listeners |= dict.fromkeys(_ops_of(cpu_readers), observer.on_cpu_reader)
     # A GPU reads values for `one_hot` too if the number of classes is not given.
     composite_readers = ("one_hot", "quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar")
     composite = {op: partial(_on_composite, observer, op) for op in _ops_of(composite_readers)}
@@ -208,7 +203,10 @@ def is_compared(frame: FrameType) -> bool:
     lines = [code[first:last] for first, last in pairwise([*begins, len(code)])]
     before, after = code[max([0, *(first for first in begins if first <= at)]) : at + 1], code[at + 1 :]
     rest = after[: next((n for n, each in enumerate(after) if each.starts_line), len(after))]
-    if not any(each.argval in READERS or each.opname.startswith("FORMAT") for each in before):
+    # Functions by which a program reads a number.
+    readers = {"item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"}
+    readers |= {"format", "str", "print", "repr"}
+    if not any(each.argval in readers or each.opname.startswith("FORMAT") for each in before):
         return True
     containers = _written_containers(frame, [*before, *rest])
     of_containers = [line for line in lines if containers & _loaded(line)]

@@ -57,7 +57,13 @@ def signature_of_conversion(call: ConversionCall, result: Any) -> Signature:
     mesh = next(each.device_mesh for each in (target, source) if isinstance(each, DTensor))
     traits = tensor_traits(source)
     text = tensor_text(traits) if traits else ""
-    placements = _target_text(call, source, target)
+    placements = ""  # empty if a DTensor is unwrapped without change
+    if isinstance(target, DTensor):
+        cast = f"{dtype_text(target.dtype)} " if target.dtype != source.dtype else ""
+        placements = f"{cast}{placements_text(target.placements)}"
+    elif call.converter.kind is Conversion.UNWRAP and call.converter.is_backward:
+        before = wrapped_with(call.args[0])
+        placements = placements_text([Replicate() if isinstance(each, Partial) else each for each in before])
     if placements:
         text = f"{text} -> {placements}"
     # Positional arguments that distinguish conversions in addition to tensor, mesh and placements.
@@ -68,18 +74,6 @@ def signature_of_conversion(call: ConversionCall, result: Any) -> Signature:
         if value:
             texts.append(f"{name}={shape_text(value) if isinstance(value, Sequence) else value}")
     return Signature(call.name, tuple(texts), tuple(mesh.shape), mesh.device_type)
-
-
-def _target_text(call: ConversionCall, source: Any, target: Any) -> str:
-    """Return the placements of the result as text; empty if a DTensor is unwrapped without change."""
-    if isinstance(target, DTensor):
-        placements = placements_text(target.placements)
-        is_cast = target.dtype != source.dtype
-        return f"{dtype_text(target.dtype)} {placements}" if is_cast else placements
-    if call.converter.kind is Conversion.UNWRAP and call.converter.is_backward:
-        before = wrapped_with(call.args[0])
-        return placements_text([Replicate() if isinstance(each, Partial) else each for each in before])
-    return ""
 
 
 def _argument_text(argument: Any, value: Any) -> str | tuple[str, ...] | None:
