@@ -74,6 +74,13 @@ def _advanced() -> torch.Generator:
     return generator
 
 
+def test_quasirandom_engine_advances_once() -> None:
+    engine, other = (torch.quasirandom.SobolEngine(2, scramble=True, seed=1) for _ in range(2))
+    called(engine.draw)
+    other.draw()
+    assert torch.equal(engine.draw(), other.draw())
+
+
 def lbfgs() -> tuple[Step, Step]:
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.rand(4))

@@ -27,7 +27,8 @@ from pytest_dtdispatch.torchapi.tensors import (
     tensor_query,
 )
 
-STATEFUL = (Optimizer, LRScheduler, torch.amp.GradScaler)  # their Python values are restored
+# Their Python values are restored.
+STATEFUL = (Optimizer, LRScheduler, torch.amp.GradScaler, torch.quasirandom.SobolEngine)
 
 
 def host_generator_types() -> list[type]:
