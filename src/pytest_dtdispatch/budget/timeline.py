@@ -245,7 +245,8 @@ def slices(node: Node, outer: Context | None = None) -> Iterator[Slice]:
         yield Slice(here, begin_ns, end_ns, sum(map(_weight, node.descendants())), calls)
         return
     before, context = 0.0, here
-    # Autograd saves and unpacks DTensors in C++ code. The names of its nodes end with a number.
+    # Autograd saves and unpacks DTensors in C++ code, whose dispatch has no event, only the detach of the local
+    # tensor. The names of its nodes end with a number.
     saves = node.dispatches and re.fullmatch(r"aten::.*|\w+Backward\d+", node.event.name) is not None
     for child in node.children:
         half = _weight(child) / 2
@@ -257,17 +258,6 @@ def slices(node: Node, outer: Context | None = None) -> Iterator[Slice]:
         yield from slices(child, context)
         begin_ns, calls, before = child.event.end_ns, 0, half
     yield Slice(context, begin_ns, end_ns, before, calls)
-
-
-def _saves_dtensor(node: Node, child: Node) -> bool:
-    """Return whether autograd saves or unpacks a DTensor in C++ code, in the event `node`.
-
-    The dispatch that detaches the DTensor has no event; `child` is the detach of its local tensor.
-    """
-    if not node.dispatches or child.event.name != "aten::detach" or child.dispatches:
-        return False
-    is_native_node = re.fullmatch(r"\w+Backward\d+", node.event.name)  # names of C++ nodes end with a number
-    return node.event.name.startswith("aten::") or is_native_node is not None
 
 
 def _begins_call(node: Node, here: Context, outer: Context | None) -> bool:

@@ -98,9 +98,7 @@ class Session:
         """Record the tests of the run, and the collected ones that flags and plugins removed."""
         run, items = self._run, session.items
         run.nodeids = tuple(item.nodeid for item in items)
-        run.lines = {
-            resolve.row_nodeid(item): (str(item.path), (item.location[1] or 0) + 1) for item in items
-        }
+        run.lines = {resolve.row_nodeid(one): (str(one.path), (one.location[1] or 0) + 1) for one in items}
         names = dict.fromkeys(map(resolve.row_nodeid, self._collected))
         run.deselected = [name for name in names if name not in run.lines]
         self._collected.clear()
