@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -156,6 +157,23 @@ def test_value_used_by_an_op_orders_reads(
     assert [one.depth for one in recorded(step).reads] == depths
 
 
+@pytest.mark.parametrize("is_rate", [True, False])
+def test_rate_computed_from_a_read_orders_reads(is_rate: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    [group] = optimizer.param_groups
+
+    def step() -> None:
+        weight.grad = torch.ones(4)
+        norm = weight.grad.norm().item()
+        if is_rate:
+            group["lr"] = 0.1 / max(norm, 1.0)  # equal in each step
+        optimizer.step()
+        weight.sum().item()
+
+    assert [one.depth for one in recorded(step).reads] == [0, int(is_rate)]
+
+
 def compared_later(number: Any) -> bool:
     value = number.item()
     return bool(value > 1)
@@ -186,10 +204,35 @@ def compared_element(number: Any) -> int:
     return 1 if last > 1 else 2
 
 
+def in_block(number: Any) -> float:
+    with nullcontext():
+        return number.item()  # type: ignore[no-any-return]
+
+
+def compared_over_lines(number: Any) -> bool:
+    return bool(
+        max(
+            number.item(),
+            0.5,
+        )
+        > 1
+    )
+
+
+def listed_by_range(number: Any) -> list[float]:
+    return [number.item() for _ in range(1)]
+
+
 @pytest.mark.parametrize(
     ("read", "is_needed"),
     [
         (lambda number: number.item(), False),
+        (lambda number: [in_block(number)], False),
+        (listed_by_range, False),
+        (lambda number: in_block(number) > 1, True),
+        (lambda number: sum([each.item() for each in [number]]) > 1, True),
+        (lambda number: sum(each.item() for each in [number]) > 1, True),
+        (compared_over_lines, True),
         (stored_item, False),
         (compared_item, True),
         (compared_element, True),
@@ -203,6 +246,12 @@ def compared_element(number: Any) -> int:
     ],
     ids=[
         "item",
+        "item of a function",
+        "list over a range",
+        "comparison of a function's result",
+        "comparison of a list",
+        "comparison of a generator",
+        "comparison over several lines",
         "stored item",
         "comparison of a stored item",
         "comparison of an element",

@@ -103,6 +103,7 @@ class TransferRecorder:
         self.origins = Origins(self._note_optimizer)
         self._numbers = TensorNumbers()
         self._matrix_counts, self._fsdp_groups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+        self._options = WeakIdKeyDictionary()  # numbers of optimizers at the beginning of the step
         # Position in the log, and explicit redistribution, by its node in the graph of autograd.
         self._graph = WeakIdKeyDictionary()
         self.begin_step()
@@ -222,6 +223,10 @@ class TransferRecorder:
         return self._meshes.setdefault(mesh, len(self._meshes) + 1)
 
     def _note_optimizer(self, optimizer: Optimizer) -> None:
+        numbers = numbers_of(optimizer)
+        # By identity: a rate that the step computes from what it read may equal the last one.
+        if [*map(id, numbers)] != [*map(id, self._options.setdefault(optimizer, []))]:
+            self.flow.need_values()
         if self.flow.is_on:
             before = len(self._log)
             with self.flow.paused():  # it may step an optimizer of its own, whose transfers are left out

@@ -363,6 +363,11 @@ class DataFlow:
         """Record that the host needs the value of a tensor of this depth to go on."""
         self._floor = max(self._floor, depth + 1)
 
+    def need_values(self) -> None:
+        """Record that the host needs every value that it has read to go on."""
+        self.need(max(self._values.values(), default=-1))
+        self._values.clear()
+
     def _use_values(self, numbers: set[Any], place: CodePlace) -> None:
         """Record which values that the host has read an op takes, unchanged or after arithmetic.
 
@@ -372,8 +377,7 @@ class DataFlow:
         floats = {number for number in numbers - self._constants if type(number) is float}
         is_program = not (place.module or is_in_backward() or place.phase is Phase.OPTIMIZER)
         if self._values and is_program and floats - constants_near(sys._getframe(1)):
-            depths += self._values.values()
-            self._values.clear()
+            self.need_values()
         elif not self._values:
             self._constants |= floats
         for depth in depths:

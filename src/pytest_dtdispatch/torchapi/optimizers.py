@@ -64,7 +64,14 @@ def count_sharded_matrices(optimizer: Optimizer) -> int:
     """Return how many parameters of an optimizer are DTensors of two or more dimensions and are sharded."""
     parameters = (each for group in optimizer.param_groups for each in group["params"])
     matrices = (each for each in parameters if isinstance(each, DTensor) and each.dim() > 1)
-    return sum(any(not placement.is_replicate() for placement in each.placements) for each in matrices)
+    return sum(not is_replicated(each) for each in matrices)
+
+
+def numbers_of(optimizer: Optimizer) -> list[float]:
+    """Return the numbers among the options of an optimizer, such as ``lr`` and ``betas``."""
+    options = (value for group in optimizer.param_groups for name, value in group.items() if name != "params")
+    values = (value if type(value) is tuple else (value,) for value in options)
+    return [each for each in chain.from_iterable(values) if type(each) in (int, float)]
 
 
 def options_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:

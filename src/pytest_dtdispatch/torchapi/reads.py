@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch as patch_attribute
 
 import torch
@@ -194,32 +194,91 @@ def is_compared(frame: FrameType) -> bool:
     """Return whether a value that a frame reads may decide which code runs next, or is an index.
 
     A line that names no function that reads, such as ``item``, reads implicitly, as ``rows[number]`` does.
-    From there on, lines that use a variable with the value are followed, and the variables that they set. So
-    are lines that use a list or a dictionary to which the line of the read adds.
     """
-    code = [*dis.get_instructions(frame.f_code)]
-    at = next((number for number, each in enumerate(code) if each.offset == frame.f_lasti), len(code) - 1)
-    begins = [number for number, each in enumerate(code) if each.starts_line]
-    lines = [code[first:last] for first, last in pairwise([*begins, len(code)])]
-    before, after = code[max([0, *(first for first in begins if first <= at)]) : at + 1], code[at + 1 :]
-    rest = after[: next((n for n, each in enumerate(after) if each.starts_line), len(after))]
+    lines = _lines_with_value(frame)
     # Functions by which a program reads a number.
     readers = {"item", "tolist", "cpu", "numpy", "to", "float", "int", "bool", "complex"}
     readers |= {"format", "str", "print", "repr"}
-    if not any(each.argval in readers or each.opname.startswith("FORMAT") for each in before):
+    if not any(each.argval in readers or each.opname.startswith("FORMAT") for each in lines.before):
         return True
+    while not lines.decide:
+        caller = frame.f_back
+        if not lines.are_returned or caller is None or module_of(caller).startswith("pytest_dtdispatch."):
+            return False
+        of_caller = _lines_with_value(caller)
+        if lines.is_comprehension:  # takes no values in what its line called before it
+            of_caller = of_caller._replace(before=())
+        frame, lines = caller, of_caller
+    return True
+
+
+class LinesWithValue(NamedTuple):
+    """Instructions of a function that may use a value which the host has read.
+
+    Args:
+        before: those of the line that reads or calls the reading function, up to this call.
+        rest: those that follow, to the end of the statement.
+        of_containers: lines that use a list or a dictionary to which the statement adds.
+        others: lines that use a variable with the value.
+        is_comprehension: whether the function is a comprehension.
+    """
+
+    before: Sequence[dis.Instruction]
+    rest: Sequence[dis.Instruction]
+    of_containers: Sequence[Sequence[dis.Instruction]]
+    others: Sequence[Sequence[dis.Instruction]]
+    is_comprehension: bool
+
+    @property
+    def decide(self) -> bool:
+        """Whether one of them may decide which code runs next, or has the value as an index."""
+        every = [*self.rest, *chain(*self.of_containers, *self.others)]
+        deciding = ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT", "CONTAINS")  # in names of instructions
+        indexes = any(each.opname == "BINARY_SUBSCR" for each in chain(*self.others))
+        counts = any(each.argval == "range" for each in (*self.before, *every))
+        return indexes or counts or any(word in each.opname for each in every for word in deciding)
+
+    @property
+    def are_returned(self) -> bool:
+        """Whether one of them returns or yields a value that is not a constant."""
+        lines = (self.rest, *self.of_containers, *self.others)
+        returns = any(
+            each.opname == "RETURN_VALUE" and last.opname != "LOAD_CONST"
+            for line in lines
+            for last, each in pairwise([*self.before, *line] if line is self.rest else line)
+        )
+        yields = any(each.opname == "YIELD_VALUE" for each in chain(*lines))
+        return returns or yields or self.is_comprehension
+
+
+def _lines_with_value(frame: FrameType) -> LinesWithValue:
+    """Follow the value of the call that a frame runs: to variables and containers, and to those they set."""
+    code = [*dis.get_instructions(frame.f_code)]
+    at = max(number for number, each in enumerate(code) if each.offset <= max(frame.f_lasti, 0))
+    begins = [number for number, each in enumerate(code) if each.starts_line]
+    lines = [code[first:last] for first, last in pairwise([*begins, len(code)])]
+    before = code[max([0, *(first for first in begins if first <= at)]) : at + 1]
+    rest = _rest_of_statement(code[at + 1 :])
     containers = _written_containers(frame, [*before, *rest])
     of_containers = [line for line in lines if containers & _loaded(line)]
     with_value = [rest, *of_containers]
     for line in with_value:  # grows
         stored = {each.argval for each in line if each.opname.startswith("STORE_")}
         with_value += [each for each in lines if stored & _loaded(each) and each not in with_value]
-    every = [each for line in with_value for each in line]
-    by_value = (line for line in with_value[1:] if line not in of_containers)
-    indexes = any(each.opname == "BINARY_SUBSCR" for line in by_value for each in line)
-    counts = any(each.argval == "range" for each in (*before, *every))
-    deciding = ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT", "CONTAINS")  # in names of instructions
-    return indexes or counts or any(word in each.opname for each in every for word in deciding)
+    others = with_value[1 + len(of_containers) :]
+    is_comprehension = frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+    return LinesWithValue(before, rest, of_containers, others, is_comprehension)
+
+
+def _rest_of_statement(after: Sequence[dis.Instruction]) -> Sequence[dis.Instruction]:
+    """Return the instructions after a call that may take its result: to the end of its line at least."""
+    ends = ("STORE_", "POP_TOP", "RETURN_", "POP_JUMP")
+    line = next((number for number, each in enumerate(after) if each.starts_line), len(after))
+    if any(each.opname.startswith(ends) for each in after[:line]):
+        return after[:line]
+    last = next((number for number, each in enumerate(after) if each.opname.startswith(ends)), len(after))
+    # The end of a block may precede the return.
+    return after[: last + 2]
 
 
 def _loaded(line: Iterable[dis.Instruction]) -> set[Any]:

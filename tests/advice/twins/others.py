@@ -185,6 +185,37 @@ def summed_on_the_host(mesh: DeviceMesh, is_followed: bool) -> Step:
     return step
 
 
+def rate_by_norm(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Divide the rate by the norm of the gradient, and log the loss afterwards; follow by one read."""
+    weight = parameter(torch.ones(WIDTH))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    [group] = optimizer.param_groups
+
+    def step() -> object:
+        weight.grad = weight.detach().square()
+        norm = weight.grad.norm()
+        if not is_followed:
+            number = norm.item()
+            group["lr"] = 0.1 / max(number, 1.0)
+        optimizer.step()
+        loss = weight.detach().square().sum()
+        return torch.stack([norm, loss]).tolist() if is_followed else [number, loss.item()]
+
+    return step
+
+
+def listed_and_compared(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Run another pass only if the losses of a list are small."""
+    losses = [torch.rand(()) + 1 for _ in range(4)]
+
+    def step() -> object:
+        if not is_followed and sum([loss.item() for loss in losses]) > 2:
+            return 0.0
+        return losses[0].square().item()
+
+    return step
+
+
 def metrics_read(mesh: DeviceMesh, is_followed: bool) -> Step:
     """Read three metrics of DTensors after the step."""
     x = sharded(mesh)
@@ -1068,6 +1099,8 @@ TABLE: list[Entry] = [
     Twin("reads", "metrics of DTensors", *pair(metrics_read), "reads", 2),
     Lookalike("reads", "sizes of experts", *pair(routed), OTHER, "each layer has sizes of its own"),
     Lookalike("reads", "search", *pair(searched), OTHER, "the loop does not end in time", is_quick=True),
+    Lookalike("reads", "rate by norm", *pair(rate_by_norm), OTHER, "the rate is constant", is_quick=True),
+    Lookalike("reads", "compared list", *pair(listed_and_compared), OTHER, "the second pass always runs"),
     Lookalike("reads", "skipped updates", *pair(nan_skipped), OTHER, "a weight becomes NaN"),
     Lookalike(
         "reads", "counters of Adagrad", counters_of_torch, None, NOT_RUN, "torch reads them in its own code"
