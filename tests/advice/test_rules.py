@@ -680,6 +680,9 @@ def optimizer_cells(*ops: str, calls: float = 8) -> list[Cell]:
         ("mul_", ADAMW._replace(has_plain=True), 7, 60, "plain parameters an optimizer of their own"),
         ("mul_", ADAMW._replace(takes_meshes=False), 7, 60, "one optimizer for each mesh"),
         ("mul_", BY_LISTS, 7, 50 * 7 / 8, "pass foreach=True to Adamax"),
+        # Two lists, as of two dtypes. Each of four tensors needs two ops.
+        ("mul_", ADAMW._replace(tensors=4, lists=2), 6, 60, "pass fused=True to AdamW"),
+        ("mul_", BY_LISTS._replace(tensors=4, lists=2), 4, 50 * 4 / 8, "pass foreach=True to Adamax"),
     ],
 )
 def test_optimizer_over_dtensors(
@@ -719,8 +722,9 @@ def test_ops_that_create_state_are_not_saved(hits: int, saved: int) -> None:
         (optimizer_cells("mul_"), ADAMW._replace(option="")),
         (optimizer_cells("mul_"), ADAMW._replace(is_partial=True)),
         (optimizer_cells("_foreach_mul_"), BY_LISTS),
+        (optimizer_cells("mul_"), BY_LISTS._replace(tensors=2, lists=2)),
     ],
-    ids=["fused", "one call", "not torch's", "no rule for it", "partial gradients", "by lists"],
+    ids=["fused", "one call", "not torch's", "no rule", "partial gradients", "by lists", "a list each"],
 )
 def test_optimizers_without_advice(cells: list[Cell], optimizer: OptimizerStep | None) -> None:
     assert found(cells=cells, optimizer=optimizer) == ()

@@ -287,6 +287,18 @@ def test_free_dimensions_need_no_transfer(mesh: DeviceMesh, call: Write, free: t
         assert not any(each.bytes for each in recorded(partial(call, moved)).of(Redistribution))
 
 
+def test_lists_of_an_optimizer_have_one_dtype_and_group(mesh: DeviceMesh) -> None:
+    dtypes = torch.float32, torch.bfloat16, torch.float32, torch.float32
+    weights = [torch.nn.Parameter(sharded(mesh).to(dtype)) for dtype in dtypes]
+    groups: list[dict[str, Any]] = [{"params": weights[:2]}, {"params": weights[2:], "lr": 0.2}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    [described] = recorded(optimizer.step).optimizers
+    assert described is not None
+    assert (described.tensors, described.lists) == (4, 3)
+
+
 class Trainer:
     """A model under FSDP2 with one pass before and one after something else."""
 

@@ -40,9 +40,9 @@ def slow_optimizer(observed: Observed) -> Iterator[Finding]:
     is_best = one is None or not one.option or (has_lists and one.option == FOREACH) or one.is_partial
     if one is None or is_best or calls < MIN_CALLS or any(name.startswith("_fused_") for name in names):
         return
-    ns, left = sum(cell.ns for cell in cells if cell.part != Part.LOCAL), 1
-    if one.option == FOREACH:  # as many ops as one tensor needs
-        left = len(names)
+    ns, left = sum(cell.ns for cell in cells if cell.part != Part.LOCAL), one.lists
+    if one.option == FOREACH:  # as many ops for each list as one tensor needs
+        left *= round(calls / one.tensors) if one.tensors else len(names)
         ns = sum(cell.ns for cell in dispatched) * (1 - left / calls)
     elif by_lists:  # dispatch of one op over all lists costs as much as that of several over parts of them
         ns -= sum(cell.ns for cell in dispatched)
@@ -53,7 +53,8 @@ def slow_optimizer(observed: Observed) -> Iterator[Finding]:
     elif one.has_plain:
         change += ", and give plain parameters an optimizer of their own"
     seen = f"{one.name} steps {'by lists of' if by_lists else 'op by op over'} DTensors"
-    yield Finding([*recorded, *dispatched], seen, change, calls - left, "op", ns=ns, claims=())
+    if calls > left:
+        yield Finding([*recorded, *dispatched], seen, change, calls - left, "op", ns=ns, claims=())
 
 
 def recurring_misses(observed: Observed) -> Iterator[Finding]:

@@ -72,6 +72,9 @@ class OptimizerStep(NamedTuple):
         has_plain: whether a parameter group has plain tensors beside DTensors.
         is_partial: whether gradients are partial sums.
         takes_meshes: whether all DTensors of a group have one mesh, or the option works over several.
+        tensors: number of its DTensors with gradients.
+        lists: number of lists that the option makes of them: one for each group, dtype and device, and for
+            each mesh if the option does not work over several.
     """
 
     name: str
@@ -79,6 +82,8 @@ class OptimizerStep(NamedTuple):
     has_plain: bool
     is_partial: bool
     takes_meshes: bool = True
+    tensors: int = 0
+    lists: int = 1
 
 
 @dataclass(frozen=True)

@@ -264,7 +264,7 @@ class OpCounter:
             is_recorded=is_recorded,
             ops=tuple(ops),
             groups=self._transfers.groups() if is_recorded else (),
-            optimizers=tuple(self._transfers.optimizers.values()),
+            optimizers=self._transfers.optimizer_steps(),
         )
 
     def _begin(self) -> None:

@@ -24,7 +24,6 @@ from pytest_dtdispatch.steps.events import (
     Collective,
     Read,
     Redistribution,
-    StepEvent,
     Unwrapping,
     Wrapping,
     placement_change,
@@ -37,7 +36,7 @@ from pytest_dtdispatch.torchapi.fsdp import describe_groups, how_reduced, runs_h
 from pytest_dtdispatch.torchapi.mesh_dims import MESH_DIMS, group_among
 from pytest_dtdispatch.torchapi.observe import Conversion, Converter, fsdp_group_type, program_frame
 from pytest_dtdispatch.torchapi.ops import op_name
-from pytest_dtdispatch.torchapi.optimizers import count_sharded_matrices, describe_optimizer
+from pytest_dtdispatch.torchapi.optimizers import count_sharded_matrices, describe_optimizer, numbers_of
 from pytest_dtdispatch.torchapi.origins import Origins, may_be_owned, observe_marked
 from pytest_dtdispatch.torchapi.plans import free_dims, merges_dimensions
 from pytest_dtdispatch.torchapi.profiling import Function, ProfilerRange
@@ -122,7 +121,9 @@ class TransferRecorder:
         self._checksums: dict[Hashable, int] = {}  # of the first result of each tensor and placements
         self._uses: dict[int, Use] = {}  # of redistributions, conversions and reads, by the id of the event
         self._referred: list[Converted] = []  # those since the last backward pass
-        self.optimizers: dict[int, OptimizerStep | None] = {}
+        self._stepped: dict[int, Callable[[], OptimizerStep | None]] = {}
+        for optimizer in self._options:
+            self._options[optimizer] = numbers_of(optimizer)
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
         """Record the op whose arguments are redistributed, and its number of tensor arguments."""
@@ -228,10 +229,12 @@ class TransferRecorder:
         if [*map(id, numbers)] != [*map(id, self._options.setdefault(optimizer, []))]:
             self.flow.need_values()
         if self.flow.is_on:
-            before = len(self._log)
-            with self.flow.paused():  # it may step an optimizer of its own, whose transfers are left out
-                self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
-            self._log[before:] = [one for one in self._log[before:] if not isinstance(one, StepEvent)]
+            self._stepped[id(optimizer)] = describe_optimizer(optimizer)
+
+    def optimizer_steps(self) -> tuple[OptimizerStep | None, ...]:
+        """Return the optimizers of the step, if its ops are recorded; call it after they were counted."""
+        with self.flow.paused():
+            return tuple(describe() for describe in self._stepped.values())
 
     def completed(self, events: Iterable[Any]) -> Iterator[Any]:
         """Complete the events of a step whose ops were recorded with uses of their tensors."""

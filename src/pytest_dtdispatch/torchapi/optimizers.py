@@ -2,37 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from operator import methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from pytest_dtdispatch.core.events import FOREACH, FUSED, OptimizerStep
-from pytest_dtdispatch.core.text import ask
+from pytest_dtdispatch.core.text import ask, grouped
 from pytest_dtdispatch.torchapi.ops import modes_disabled, ops_with_a_rule
-from pytest_dtdispatch.torchapi.tensors import is_tensor, tensors_in
+from pytest_dtdispatch.torchapi.tensors import is_replicated, is_tensor, tensors_in
 
 
-def describe_optimizer(optimizer: Optimizer) -> OptimizerStep | None:
-    """Describe an optimizer before its step; return None if its class is not torch's."""
+class Layout(NamedTuple):
+    """Layout of a DTensor of an optimizer: those of one list are equal.
+
+    Args:
+        group: number of its parameter group.
+        dtype: its dtype.
+        device: its device.
+        mesh: its mesh; None if a list may have several.
+    """
+
+    group: int
+    dtype: torch.dtype
+    device: torch.device
+    mesh: Any
+
+
+def describe_optimizer(optimizer: Optimizer) -> Callable[[], OptimizerStep | None]:
+    """Return a function that describes an optimizer as it is now; it returns None for a class not of torch.
+
+    The function may step another optimizer for a trial: call it after the ops of the step were counted.
+    """
     kind = type(optimizer)
     if getattr(torch.optim, kind.__name__, None) is not kind:
-        return None
-    option = _option_of(optimizer)
+        return no_optimizer
     has_plain = is_partial = False
-    takes_meshes = True
-    for group in optimizer.param_groups:
+    layouts: list[Layout] = []
+    for number, group in enumerate(optimizer.param_groups):
         used = [each for each in group["params"] if each.grad is not None]
-        meshes = {each.device_mesh for each in used if isinstance(each, DTensor)}
-        has_plain |= bool(meshes) and not all(isinstance(each, DTensor) for each in used)
+        dtensors = [each for each in used if isinstance(each, DTensor)]
+        has_plain |= 0 < len(dtensors) < len(used)
         gradients = (each.grad for each in used if isinstance(each.grad, DTensor))
         is_partial |= any(placement.is_partial() for each in gradients for placement in each.placements)
-        if option and len(meshes) > 1:
-            takes_meshes = takes_meshes and _takes(kind, option, meshes)
-    return OptimizerStep(kind.__name__, option, has_plain, is_partial, takes_meshes)
+        layouts += [Layout(number, each.dtype, each.device, each.device_mesh) for each in dtensors]
+    described = OptimizerStep(
+        kind.__name__, _option_of(optimizer), has_plain, is_partial, tensors=len(layouts)
+    )
+    return partial(_with_lists, described, layouts)
+
+
+def no_optimizer() -> None:
+    """Return no description."""
+
+
+def _with_lists(described: OptimizerStep, layouts: Sequence[Layout]) -> OptimizerStep:
+    """Complete a description with the lists that its option makes of DTensors with these layouts."""
+    meshes = (set(same) for same in grouped((each.group, each.mesh) for each in layouts).values())
+    takes_meshes = all(_takes(described, each) for each in meshes if described.option and len(each) > 1)
+    lists = {each._replace(mesh=None) if takes_meshes else each for each in layouts}
+    return described._replace(takes_meshes=takes_meshes, lists=max(len(lists), 1))
 
 
 def _option_of(optimizer: Optimizer) -> str:
@@ -47,8 +81,8 @@ def _option_of(optimizer: Optimizer) -> str:
     return FOREACH if "foreach" in optimizer.defaults and "_foreach_add_.List" in rules else ""
 
 
-def _takes(kind: Any, option: str, meshes: Iterable[Any]) -> bool:
-    """Return whether an optimizer with an option steps over DTensors of several meshes, by a trial."""
+def _takes(described: OptimizerStep, meshes: Iterable[Any]) -> bool:
+    """Return whether an optimizer with its option steps over DTensors of several meshes, by a trial."""
     parameters = []
     with modes_disabled():
         for mesh in meshes:
@@ -56,7 +90,7 @@ def _takes(kind: Any, option: str, meshes: Iterable[Any]) -> bool:
             whole = DTensor.from_local(ones, mesh, [Replicate()] * mesh.ndim, run_check=False)
             parameters.append(torch.nn.Parameter(whole))
             parameters[-1].grad = whole.clone()
-        trial = kind(parameters, **{option.partition("=")[0]: True})
+        trial = getattr(torch.optim, described.name)(parameters, **{described.option.partition("=")[0]: True})
         return ask(methodcaller("step"), trial, False) is None
 
 
