@@ -211,6 +211,8 @@ def unless(name: str, *lists: Any) -> list[Any]:
         *unless(
             "there and back",
             ("something written in between", last(PAIR, undoes=())),
+            ("the result used as well", last(PAIR, forward_uses=1)),
+            ("an op that needs the result", [replace(PAIR[0], other_uses=1), PAIR[1]]),
             ("result used elsewhere", [replace(PAIR[0], result_uses=2), PAIR[1]]),
             ("inside torch", each(PAIR, **VIA)),
             ("back inside torch", last(PAIR, **VIA)),

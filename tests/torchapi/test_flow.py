@@ -287,6 +287,38 @@ def test_free_dimensions_need_no_transfer(mesh: DeviceMesh, call: Write, free: t
         assert not any(each.bytes for each in recorded(partial(call, moved)).of(Redistribution))
 
 
+BETWEEN_MOVES: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
+    "nothing": (lambda x: x, (0,)),
+    "alias": (lambda x: x.detach(), (0,)),
+    "elementwise op": (lambda x: x.detach().relu(), (0,)),
+    "transposition": (lambda x: x.t(), ()),
+    "elementwise op of a transposition": (lambda x: x.t().relu(), ()),
+    "flattened view": (lambda x: x.view(64), ()),
+}
+
+
+@pytest.mark.parametrize(("between", "undoes"), BETWEEN_MOVES.values(), ids=BETWEEN_MOVES)
+def test_views_of_other_order_are_not_redistributed_back(
+    mesh: DeviceMesh, between: Callable[[Any], Any], undoes: tuple[int, ...]
+) -> None:
+    x = sharded(mesh)
+    moves = recorded(lambda: between(gathered(x)).redistribute(placements=[Shard(0)])).of(Redistribution)
+    assert moves[-1].undoes == undoes
+
+
+def test_uses_of_a_result_beside_its_redistribution_are_counted(mesh: DeviceMesh) -> None:
+    x = sharded(mesh)
+
+    def step() -> object:
+        whole = gathered(x)
+        result = whole.redistribute(placements=[Shard(0)])
+        return result, whole + 1, whole.sum()
+
+    there, back = recorded(step).of(Redistribution)
+    assert back.undoes == (0,)
+    assert (back.forward_uses, there.other_uses) == (2, 1)
+
+
 def test_lists_of_an_optimizer_have_one_dtype_and_group(mesh: DeviceMesh) -> None:
     dtypes = torch.float32, torch.bfloat16, torch.float32, torch.float32
     weights = [torch.nn.Parameter(sharded(mesh).to(dtype)) for dtype in dtypes]

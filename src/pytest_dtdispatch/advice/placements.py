@@ -84,7 +84,8 @@ def _undone(observed: Observed) -> list[list[list[Redistribution]]]:
     every, left = observed.every(Redistribution), {id(one) for one in _explicit(observed)}
     found = []
     for group in ([*(every[position] for position in one.undoes), one] for one in every if one.undoes):
-        if left.issuperset(map(id, group)) and all(one.result_uses <= 1 for one in group[:-1]):
+        is_used = group[-1].forward_uses or any(one.result_uses > 1 or one.other_uses for one in group[:-1])
+        if left.issuperset(map(id, group)) and not is_used:
             found.append(group)
             left.difference_update(map(id, group))  # the last of one group may be the first of another
     return layered(found, attrgetter("tensor", "source", "target"))

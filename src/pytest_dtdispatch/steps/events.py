@@ -152,6 +152,7 @@ class Redistribution(StepEvent):
         is_parameter: whether it is a parameter.
         is_lasting: whether the tensor was not created in the step.
         uses: number of ops that use the tensor in the step.
+        forward_uses: number of these outside of backward.
         own_writes: number of writes to the tensor in the step outside of optimizers.
         is_written_later: whether something writes to the tensor after it.
         result_uses: number of ops that use the result.
@@ -184,6 +185,7 @@ class Redistribution(StepEvent):
     is_parameter: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     is_lasting: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
+    forward_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     own_writes: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)
     is_written_later: bool = field(default=False, compare=False, kw_only=True, metadata=PROOF)
     result_uses: int = field(default=0, compare=False, kw_only=True, metadata=PROOF)

@@ -254,6 +254,7 @@ class TransferRecorder:
                 yield replace(
                     event,
                     uses=use.source.all_uses,
+                    forward_uses=use.source.forward_uses,
                     own_writes=use.source.own_writes,
                     is_written_later=use.is_written_later,
                     result_uses=use.result.all_uses,

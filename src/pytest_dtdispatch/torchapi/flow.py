@@ -27,6 +27,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     is_tensor,
     layout_of,
     local_of,
+    memory_key,
     shards_of_simulated_ranks,
     storage_key,
     tensors_in,
@@ -41,7 +42,8 @@ class Memory:
         depth: length of the longest chain of transfers, and of used reads, that its values depend on.
         writes: number of writes by ops, collectives and exports.
         own_writes: number of these outside of optimizers.
-        uses: number of ops outside of backward that took it as an argument.
+        uses: number of ops outside of backward that took it as an argument, with those of hooks.
+        forward_uses: number of these without hooks.
         all_uses: number of ops that did; views are no uses.
         plain_uses: number of ops, reads and collectives outside of optimizers that took a plain tensor with
             this memory.
@@ -59,6 +61,7 @@ class Memory:
     writes: int = 0
     own_writes: int = 0
     uses: int = 0
+    forward_uses: int = 0
     all_uses: int = 0
     plain_uses: int = 0
     own_conversions: int = 0
@@ -199,7 +202,7 @@ class DataFlow:
         self._floor = 0  # depth of everything that the host may compute from values that it has read
         self._inner = 0  # depth of transfers inside of the running op
         self._ran = 0  # number of ops
-        self._views = WeakIdKeyDictionary()
+        self._views = WeakIdKeyDictionary()  # whether each has all elements of an argument, in their order
         self.moves: list[Move] = []
         self._constants: set[float] = set()  # numbers that ops took before the host read any
         self._values: dict[Hashable, int] = {}  # depth of the tensor, by a value that the host has read
@@ -245,7 +248,9 @@ class DataFlow:
         if new or call.written or not results:
             self._use(call, place)
         else:
-            self._views.update({local_of(each): True for each in results})
+            elements = {memory_key(local_of(each)) for each in tensors} - {None}
+            locals_of = [local_of(each) for each in results]
+            self._views.update({each: memory_key(each) in elements for each in locals_of})
         for memory in map(self.of, call.written):
             memory.depth, memory.chain = max(memory.depth, depth), frozenset()
             memory.writes += 1
@@ -266,6 +271,7 @@ class DataFlow:
                 memory.last_read = self._ran
             memory.all_uses += 1
             memory.uses += is_outside
+            memory.forward_uses += not is_in_backward()
             memory.outer_uses += is_outer
             memory.plain_uses += is_outside and not is_step and not is_dtensor(tensor)
 
@@ -341,9 +347,10 @@ class DataFlow:
         memory = self.of(source)
         memory.outer_uses += 1
         # Only elementwise ops took their results, and nothing wrote to their sources since.
-        behind = [self.moves[position] for position in memory.chain]
+        chain = self._chain_of(source)
+        behind = [self.moves[position] for position in chain]
         is_used = any(each.others or each.is_unwrapped or each.is_written_later for each in behind)
-        earlier = frozenset[int]() if is_used else memory.chain
+        earlier = frozenset[int]() if is_used else chain
         if storage_key(result) != storage_key(source):
             self._memory[storage_key(result)] = Memory(depth + 1, is_new=True, loops=memory.loops)
         self.of(result).chain = frozenset([len(self.moves)])
@@ -385,14 +392,21 @@ class DataFlow:
 
     def _chain(self, call: OpCall, result: Any) -> frozenset[int]:
         """Return the redistributions from whose results only elementwise ops lead to a result."""
-        chain = frozenset[int]().union(*(self.of(tensor).chain for tensor in call.tensors))
+        tensors, chain = call.tensors, frozenset[int]()
         is_elementwise = call.is_pointwise and is_tensor(result)
-        if is_elementwise and all(each.shape in ((), result.shape) for each in call.tensors):
-            return chain
+        if is_elementwise and all(each.shape in ((), result.shape) for each in tensors):
+            chain = chain.union(*map(self._chain_of, tensors))
         if not is_in_backward():
-            for position in chain:
+            for position in frozenset[int]().union(*(self.of(tensor).chain for tensor in tensors)) - chain:
                 self.moves[position].others += 1
-        return frozenset()
+        return chain
+
+    def _chain_of(self, tensor: Any) -> frozenset[int]:
+        """Return the redistributions from whose results only elementwise ops lead to a tensor.
+
+        A view of other elements, or in another order, has other placements than its base.
+        """
+        return self.of(tensor).chain if self._views.get(local_of(tensor), True) else frozenset()
 
 
 def constants_near(frame: FrameType | None) -> set[float]:

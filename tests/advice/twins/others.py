@@ -986,6 +986,12 @@ def also_whole(mesh: DeviceMesh, is_followed: bool) -> Step:
     return step
 
 
+def transposed(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Gather a matrix, and shard its transpose."""
+    x = sharded(mesh)
+    return lambda: ((x if is_followed else gathered(x)) * 2).t().redistribute(mesh, [Shard(0)])
+
+
 def around_two(mesh: DeviceMesh, is_followed: bool) -> Step:
     """Gather two operands of one op."""
     x, y = sharded(mesh), sharded(mesh)
@@ -1379,6 +1385,15 @@ TABLE: list[Entry] = [
         NOTHING,
         "the whole result is used as well",
         counted="moves",
+    ),
+    Lookalike(
+        "needless pair",
+        "transpose",
+        *pair(transposed),
+        NOTHING,
+        "columns are redistributed",
+        counted="moves",
+        is_quick=True,
     ),
     Lookalike(
         "needless pair",

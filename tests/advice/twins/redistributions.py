@@ -273,6 +273,18 @@ def used_between(mesh: DeviceMesh, is_followed: bool) -> Step:
     return step
 
 
+def used_afterwards(mesh: DeviceMesh, is_followed: bool) -> Step:
+    """Sort the gathered rows after they were redistributed back."""
+    x = sharded(mesh)
+
+    def step() -> object:
+        whole = gathered(x)
+        back = x if is_followed else whole.redistribute(mesh, [Shard(0)])
+        return back * 2, whole.sort(0).values
+
+    return step
+
+
 # Implied
 
 
@@ -704,6 +716,15 @@ TABLE: list[Entry] = [
     Twin("there and back", "columns", *omitted(there_and_back, target=Shard(1)), "redistributions", 2),
     Lookalike(
         "there and back", "rows set to zero", *pair(used_between), Harm.OTHER_RESULTS, "no row is zero"
+    ),
+    Lookalike(
+        "there and back",
+        "used afterwards",
+        *pair(used_afterwards),
+        Harm.SAVES_NOTHING,
+        "another op needs the gathered rows",
+        counted="moves",
+        is_quick=True,
     ),
     *write_lookalikes(),
     Twin("implied", "sum of rows and columns", *pair(added), "redistributions", 1, is_quick=True),
