@@ -319,6 +319,25 @@ def test_uses_of_a_result_beside_its_redistribution_are_counted(mesh: DeviceMesh
     assert (back.forward_uses, there.other_uses) == (2, 1)
 
 
+@pytest.mark.parametrize("is_explicit", [True, False])
+@pytest.mark.parametrize("option", ["target", "weight", ""])
+def test_loss_of_sharded_labels_or_weights_refuses_sharded_logits(
+    mesh: DeviceMesh, option: str, is_explicit: bool
+) -> None:
+    logits = sharded(mesh, dim=1).requires_grad_()
+    options: dict[str, Any] = {"target": torch.arange(8), "weight": torch.ones(8)}
+    for name, each in options.items():
+        options[name] = distribute_tensor(each, mesh, [Shard(0) if name == option else Replicate()])
+
+    def step() -> None:
+        whole = gathered(logits) if is_explicit else logits
+        torch.nn.functional.cross_entropy(whole, **options).backward()
+        logits.grad = None
+
+    of_logits = [one for one in recorded(step).of(Redistribution) if one.source == ("S1",)]
+    assert [one.is_for_loss for one in of_logits] == [not option]
+
+
 def test_lists_of_an_optimizer_have_one_dtype_and_group(mesh: DeviceMesh) -> None:
     dtypes = torch.float32, torch.bfloat16, torch.float32, torch.float32
     weights = [torch.nn.Parameter(sharded(mesh).to(dtype)) for dtype in dtypes]

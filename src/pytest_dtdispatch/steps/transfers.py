@@ -51,6 +51,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     is_even,
     is_group_fake,
     is_local_mode_open,
+    is_replicated,
     is_tensor,
     local_of,
     shards_of_simulated_ranks,
@@ -458,7 +459,7 @@ class TransferRecorder:
 
     def _proved_wrap(self, event: Wrapping, wrapped: Any, source: Any, result: Any) -> Wrapping:
         """Complete a wrap or an unwrap of a step whose ops are recorded, and record its use of the tensor."""
-        proof = self._proof(source, all(placement.is_replicate() for placement in wrapped.placements))
+        proof = self._proof(source, is_replicated(wrapped))
         memory = self.flow.of(wrapped if source is None else source)
         memory.own_conversions += source is not None and not proof["via"]
         self.flow.unwrap(wrapped if source is None else source)
@@ -476,7 +477,7 @@ class TransferRecorder:
                 self.flow.of(tensor).is_observed = True
             while self._referred:
                 self._referred.pop().note_hooks()
-        if self._graph:
+        if self._graph and not self.flow.takes_shards("nll_loss_forward."):
             for node in origins_of_logits(outputs):
                 if node not in self._graph:  # `get` raises TypeError for nodes in C++: no weak references
                     continue
@@ -594,13 +595,18 @@ def _options(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def is_in_parallel_loss(frame: FrameType | None) -> bool:
-    """Return whether a frame or a caller is a cross entropy that ``loss_parallel`` supports."""
+    """Return whether a frame or a caller is a cross entropy that ``loss_parallel`` supports.
+
+    It takes labels and weights of classes that are plain or replicated.
+    """
     while frame is not None and frame.f_code is not torch.nn.functional.cross_entropy.__code__:
         frame = frame.f_back
     if frame is None:
         return False
     variables = frame.f_locals
-    return not variables["label_smoothing"] and not variables["target"].is_floating_point()
+    target, weight = variables["target"], variables["weight"]
+    has_shards = any(is_dtensor(each) and not is_replicated(each) for each in (target, weight))
+    return not (variables["label_smoothing"] or target.is_floating_point() or has_shards)
 
 
 def first_tensor(values: Sequence[Any]) -> torch.Tensor | None:

@@ -24,6 +24,7 @@ from pytest_dtdispatch.torchapi.tensors import (
     ask_tensor,
     dead_reference,
     is_dtensor,
+    is_replicated,
     is_tensor,
     layout_of,
     local_of,
@@ -152,6 +153,7 @@ class Calls:
         count: number of calls.
         tensors: memory of their first tensors by address.
         layouts: layouts of all tensors.
+        takes_shards: whether one of them is a DTensor that is not replicated.
         floors: depths of all that the host had read and used before each call.
         via: function of torch that the user's line called, if its code called the op.
         is_chain: whether a call depends on what an earlier one wrote, or writes what an op has read since the
@@ -166,6 +168,7 @@ class Calls:
     count: int = 0
     tensors: dict[int, Memory] = field(default_factory=dict)
     layouts: set[Hashable] = field(default_factory=set)
+    takes_shards: bool = False
     floors: set[int] = field(default_factory=set)
     via: str = ""
     is_chain: bool = False
@@ -275,6 +278,10 @@ class DataFlow:
             memory.outer_uses += is_outer
             memory.plain_uses += is_outside and not is_step and not is_dtensor(tensor)
 
+    def takes_shards(self, name: str) -> bool:
+        """Return whether an op whose name begins so has taken a DTensor that is not replicated."""
+        return any(calls.takes_shards for (op, _), calls in self.calls.items() if op.startswith(name))
+
     def note_thread(self) -> None:
         """Record whether this thread takes part in the step. The modes of the step are open in autograd's."""
         self.is_whole = self.is_whole and (threading.get_ident() == self._home or is_in_backward())
@@ -315,6 +322,7 @@ class DataFlow:
         calls.tensors[storage_key(first)] = self.of(first)
         calls.elements = first.shape[call.args[1]] if call.func is torch.ops.aten.select.int else 0
         calls.layouts.update(layout_of(each) for each in call.tensors if each.dim())
+        calls.takes_shards |= any(is_dtensor(each) and not is_replicated(each) for each in call.tensors)
         calls.floors.add(self._floor)
 
     @contextmanager

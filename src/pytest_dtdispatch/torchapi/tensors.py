@@ -242,6 +242,11 @@ def is_even(spec: Any) -> bool:
     return True
 
 
+def is_replicated(tensor: Any) -> bool:
+    """Return whether each rank has all elements of a DTensor."""
+    return all(placement.is_replicate() for placement in tensor.placements)
+
+
 def layout_of(tensor: Any) -> tuple[Any, ...]:
     """Return a key that is equal for tensors whose dtype, device, mesh and placements are equal."""
     if is_dtensor(tensor):

@@ -519,6 +519,7 @@ def cross_entropy(
     is_followed: bool,
     classes: int = 8_192,
     is_of_probabilities: bool = False,
+    has_sharded_labels: bool = False,
     **options: Any,
 ) -> Step:
     rows = 256
@@ -526,7 +527,7 @@ def cross_entropy(
     labels: torch.Tensor = torch.randint(classes, (rows,))
     if is_of_probabilities:
         labels = torch.rand(rows, classes).softmax(1)
-    target = distribute_tensor(labels, mesh, [Replicate()])
+    target = distribute_tensor(labels, mesh, [Shard(0) if has_sharded_labels else Replicate()])
 
     def step() -> object:
         try:
@@ -817,6 +818,15 @@ TABLE: list[Entry] = [
         Harm.RAISES,
         "loss_parallel has no label smoothing",
         error="in-place operations that require placement changes",
+    ),
+    Lookalike(
+        "logits",
+        "sharded labels",
+        *pair(cross_entropy, has_sharded_labels=True),
+        Harm.RAISES,
+        "loss_parallel takes replicated labels",
+        error="Expected (Replicate(),) but got (Shard(dim=0),)",
+        is_quick=True,
     ),
     Lookalike(
         "logits",
