@@ -287,6 +287,12 @@ def test_free_dimensions_need_no_transfer(mesh: DeviceMesh, call: Write, free: t
         assert not any(each.bytes for each in recorded(partial(call, moved)).of(Redistribution))
 
 
+def test_dimensions_of_a_partial_result_are_not_free(mesh: DeviceMesh) -> None:
+    x = sharded(mesh, 7, 8)
+    [implied] = recorded(lambda: x.mean().full_tensor()).of(Redistribution)
+    assert implied.free_dims == ()
+
+
 BETWEEN_MOVES: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "nothing": (lambda x: x, (0,)),
     "alias": (lambda x: x.detach(), (0,)),

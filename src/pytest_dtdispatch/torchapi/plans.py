@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from torch.distributed.tensor import DTensor, Shard, _redistribute
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.torchapi.ops import modes_disabled
@@ -21,6 +21,8 @@ def merges_dimensions() -> bool:
 
 def free_dims(schema: Any, spec: Any) -> tuple[int, ...]:
     """Return other dimensions of an op's only DTensor that it could find sharded without a redistribution.
+
+    Dimensions for which its result is partial are not among them: that is reduced later.
 
     Args:
         schema: call of the op, with the placements that it needs.
@@ -41,5 +43,7 @@ def free_dims(schema: Any, spec: Any) -> tuple[int, ...]:
         with modes_disabled():
             planned = ask(propagate, again, None)
         if len(sharded) == 1 and is_even(moved) and planned and not planned.needs_redistribute:
-            found.append(dim)
+            outputs = (leaf for leaf in tree_leaves(planned.output_spec) if isinstance(leaf, DTensorSpec))
+            if not any(placement.is_partial() for each in outputs for placement in each.placements):
+                found.append(dim)
     return tuple(found)

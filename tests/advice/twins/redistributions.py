@@ -313,10 +313,15 @@ def added_to_each(mesh: DeviceMesh, is_followed: bool) -> Step:
 
 
 def of_rows(
-    mesh: DeviceMesh, is_followed: bool, op: Callable[[Any], Any], rows: int = WIDTH, is_local: bool = False
+    mesh: DeviceMesh,
+    is_followed: bool,
+    op: Callable[[Any], Any],
+    rows: int = WIDTH,
+    columns: int = 0,
+    is_local: bool = False,
 ) -> Step:
     """Run an op on rows; follow by sharding columns, or by running it on the local tensor."""
-    whole = torch.rand(rows, rows)
+    whole = torch.rand(rows, columns or rows)
     x: Any = distribute_tensor(whole, mesh, [Shard(1 if is_followed and not is_local else 0)])
     return lambda: op(x.to_local()) if is_followed and is_local else op(x)
 
@@ -685,7 +690,7 @@ def write_lookalikes() -> list[Entry]:
     return entries
 
 
-def no_dimension(name: str, op: Callable[[Any], Any], **options: Any) -> Entry:
+def no_dimension(name: str, op: Callable[[Any], Any], is_quick: bool = False, **options: Any) -> Entry:
     return Lookalike(
         "implied",
         name,
@@ -693,6 +698,7 @@ def no_dimension(name: str, op: Callable[[Any], Any], **options: Any) -> Entry:
         Harm.SAVES_NOTHING,
         "each sharded dimension is redistributed",
         counted="moves",
+        is_quick=is_quick,
     )
 
 
@@ -738,6 +744,7 @@ TABLE: list[Entry] = [
     no_dimension("tril", torch.tril),
     no_dimension("svdvals", torch.linalg.svdvals),
     no_dimension("mean of uneven rows", torch.mean, rows=5),
+    no_dimension("mean of even columns", lambda x: x.mean().full_tensor(), rows=5, columns=8, is_quick=True),
     Lookalike(
         "implied",
         "var of local tensors",
