@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from pytest_dtdispatch.steps.events import Collective, Redistribution, Unwrapping
 from pytest_dtdispatch.steps.measure import run_and_count
@@ -342,6 +342,18 @@ def test_loss_of_sharded_labels_or_weights_refuses_sharded_logits(
 
     of_logits = [one for one in recorded(step).of(Redistribution) if one.source == ("S1",)]
     assert [one.is_for_loss for one in of_logits] == [not option]
+
+
+@pytest.mark.parametrize("is_partial", [True, False])
+def test_lists_of_partial_tensors_have_no_replacement(mesh: DeviceMesh, is_partial: bool) -> None:
+    placement = Partial() if is_partial else Replicate()
+    tensors = [DTensor.from_local(torch.ones(4), mesh, [placement]) for _ in range(4)]
+
+    def step() -> None:
+        for each in tensors:
+            each.zero_()
+
+    assert {each.replacement for each in recorded(step).ops} == {"" if is_partial else "torch._foreach_zero_"}
 
 
 def test_lists_of_an_optimizer_have_one_dtype_and_group(mesh: DeviceMesh) -> None:

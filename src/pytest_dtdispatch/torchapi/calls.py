@@ -128,8 +128,11 @@ class OpCall(CallArguments):
             return f"unbind({args[1]})" if is_whole else ""
         if not is_op(func) or not func._opname.endswith("_"):
             return ""
+        placements = (each for tensor in self.tensors for each in getattr(tensor, "placements", ()))
         options = _options_of_foreach(func._opname)
-        is_enough = bool(options) and options.issuperset(self.kwargs)
+        # Torch runs some of these ops, such as `_foreach_zero_`, as others that reject partial DTensors.
+        is_partial = any(placement.is_partial() for placement in placements)
+        is_enough = bool(options) and options.issuperset(self.kwargs) and not is_partial
         return f"torch._foreach_{func._opname}" if is_enough else ""
 
 

@@ -740,8 +740,8 @@ def decayed(mesh: DeviceMesh, is_followed: bool) -> Step:
     return step
 
 
-def zeroed(mesh: DeviceMesh, is_followed: bool) -> Step:
-    weights = [sharded(mesh) for _ in range(6)]
+def zeroed(mesh: DeviceMesh, is_followed: bool, make: Callable[[DeviceMesh], Any] = sharded) -> Step:
+    weights = [make(mesh) for _ in range(6)]
 
     def step() -> object:
         if is_followed:
@@ -1232,6 +1232,14 @@ TABLE: list[Entry] = [
     Twin("lists", "means", *pair(averaged), "calls", 5, is_quick=True),
     Twin("lists", "decay", *pair(decayed), "calls", 5),
     Twin("lists", "zeros", *pair(zeroed), "calls", 5),
+    Lookalike(
+        "lists",
+        "zeros of partial sums",
+        *pair(zeroed, make=partial_sum),
+        RAISES,
+        "it becomes an op that rejects partial sums",
+        error="in-place operations that require placement changes",
+    ),
     Lookalike("lists", "copies", *pair(copied), RAISES, "DTensor has no rule for it", error="_foreach_copy_"),
     Lookalike("lists", "each needs the previous", *pair(scaled_in_turn), OTHER, "products of two tensors"),
     Lookalike("lists", "each needs a written one", *pair(added_in_turn), OTHER, "sums of two tensors"),
