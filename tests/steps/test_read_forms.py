@@ -197,6 +197,13 @@ ON_DTENSORS: dict[str, tuple[int, int, Callable[[Sharded], Any]]] = {
     "overwritten": (1, 0, lambda of: torch.zeros_like(of.total.to_local()).item()),
     "overwritten by random numbers": (1, 0, lambda of: torch.randint_like(of.total.to_local(), 9).item()),
     "print of a share": (1, 1, lambda of: str(of.total)),
+    "print of a result": (1, 1, lambda of: str(of.matrix.sum())),
+    "text of a result": (1, 1, lambda of: f"{of.matrix.sum()}"),
+    "share as a replicated DTensor": (
+        1,
+        1,
+        lambda of: DTensor.from_local(of.total.to_local(), of.mesh, [Replicate()]).item(),
+    ),
     "cpu of a share": (1, 1, lambda of: of.total.cpu()),
     "reduced": (1, 0, reduced),
     "full_tensor": (1, 0, lambda of: (of.total.full_tensor() * 1).item()),

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -153,9 +154,10 @@ class Origins:
         return hasattr(self._running, "is_on_host") or local in self._host or local in self._counters
 
     def is_share(self, tensor: torch.Tensor) -> bool:
-        """Return whether a plain tensor was computed from this rank's share of a partial DTensor."""
-        is_local = tensor not in self._reduced and is_local_of_partial(tensor, sys._getframe(1))
-        return tensor in self._shares or is_local
+        """Return whether a tensor was computed from this rank's share of a partial DTensor."""
+        local = local_of(tensor)
+        is_local = local not in self._reduced and is_local_of_partial(local, sys._getframe(1))
+        return local in self._shares or is_local
 
     def mark_host(self, tensor: torch.Tensor) -> None:
         """Mark a tensor, or the local tensor of a DTensor, as one on the host."""
@@ -356,24 +358,29 @@ def _in_other_storage(local: torch.Tensor) -> torch.Tensor:
 
 
 def is_local_of_partial(tensor: torch.Tensor, frame: FrameType | None) -> bool:
-    """Return whether a tensor is a view of a partial DTensor's local tensor, in the program's variables."""
-    if not _names_local_tensors(frame):
+    """Return whether a tensor is a view of a partial DTensor's local tensor, in the program's variables.
+
+    Variables of torch's functions are inspected too if they read it, as printing does.
+    """
+    naming = _frame_of_local_tensors(frame)
+    if naming is None:
         return False
     key = _key_of(tensor)
-    holders = (each for each in objects_near(frame) if is_dtensor(each) and _key_of(local_of(each)) == key)
+    near = chain(naming.f_locals.values(), objects_near(frame))
+    holders = (each for each in near if is_dtensor(each) and _key_of(local_of(each)) == key)
     return any(placement.is_partial() for holder in holders for placement in holder.placements)
 
 
-def _names_local_tensors(frame: FrameType | None) -> bool:
-    """Return whether the innermost frame of the program, or torch inside of it, names local tensors."""
+def _frame_of_local_tensors(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the program, or of torch inside of it, if it names local tensors."""
     while frame is not None:
         module = module_of(frame)
         if "_local_tensor" in frame.f_code.co_names and not module.startswith("pytest_dtdispatch."):
-            return True
+            return frame
         if not module.startswith(OTHERS):
-            return False
+            return None
         frame = frame.f_back
-    return False
+    return None
 
 
 @functools.lru_cache(maxsize=1024)
