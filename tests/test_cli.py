@@ -43,7 +43,7 @@ COMMANDS = "ab, expected, report, skill, watch"
             "whole numbers from 0 to 2**63-1 by name, each once, of misses, cache_growth\n",
         ),
         (["watch", "--max=mises=0", "a.py"], "argument --max: 'mises=0' is not a list of limits such as "),
-        (["watch", "--warmup", "0", "a.py"], "argument --warmup: '0' is not a whole number of at least 1"),
+        (["watch", "--warmup=-1", "a.py"], "argument --warmup: '-1' is not a whole number of at least 0"),
         (["ab", "--hed", "x"], "unrecognized arguments: --hed; did you mean --head?\n"),
         (["report", "--exprt=html:x"], "unrecognized arguments: --exprt; did you mean --export?\n"),
         (["expected", "update", "--reasn"], "unrecognized arguments: --reasn; did you mean --reason?\n"),

@@ -246,7 +246,8 @@ exit status:
     read = argument_type(read_step_limits)
     watch.add_argument("--max", type=read, action="append", default=[], metavar="NAME=N,...", help=text)
     text = "steps of the warm-up; by default those up to the first without a miss, at most 10"
-    watch.add_argument("--warmup", type=argument_type(read_count), metavar="N", help=text)
+    read = argument_type(partial(read_count, least=0))
+    watch.add_argument("--warmup", type=read, metavar="N", help=text)
     text = "end the program at the first step over a limit; its cleanup runs"
     watch.add_argument("--stop", action="store_true", help=text)
     program = watch.add_mutually_exclusive_group(required=True)

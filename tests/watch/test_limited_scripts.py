@@ -195,6 +195,14 @@ def test_flags_of_limits_precede_the_script(capsys: pytest.CaptureFixture[str]) 
     assert [number for number, _ in violations(capsys.readouterr().err)] == [11]
 
 
+@pytest.mark.usefixtures("watch")
+def test_first_step_is_judged_without_a_warmup(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text(OWN_WARMUP)
+    ShardingCaches().clear_all()
+    assert main(["watch", "--max", "misses=0", "--warmup", "0", "train.py"]) == 1
+    assert [number for number, _ in violations(capsys.readouterr().err)] == [1]
+
+
 @pytest.mark.slow
 def test_documented_example_prints_what_the_page_shows(tmp_path: Path) -> None:
     environment = os.environ | {"COLUMNS": str(COLUMNS), "OMP_NUM_THREADS": "1"}

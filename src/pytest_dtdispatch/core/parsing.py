@@ -84,9 +84,9 @@ def _listed(value: Any) -> tuple[str, ...] | None:
     return tuple(texts) if is_listed else None
 
 
-def read_count(value: Any) -> int:
-    """Parse a whole number of at least 1."""
-    return _parsed(_whole, value, "a whole number of at least 1")
+def read_count(value: Any, least: int = 1) -> int:
+    """Parse a whole number of at least ``least``."""
+    return _parsed(partial(_whole, least=least), value, f"a whole number of at least {least}")
 
 
 def read_ranks(value: Any) -> int:
