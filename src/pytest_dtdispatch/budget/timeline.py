@@ -245,8 +245,8 @@ def slices(node: Node, outer: Context | None = None) -> Iterator[Slice]:
         yield Slice(here, begin_ns, end_ns, sum(map(_weight, node.descendants())), calls)
         return
     before, context = 0.0, here
-    # Autograd saves and unpacks DTensors in C++ code, whose dispatch has no event, only the detach of the local
-    # tensor. The names of its nodes end with a number.
+    # Autograd saves and unpacks DTensors in C++ code, whose dispatch has no event, only the detach of the
+    # local tensor. The names of its nodes end with a number.
     saves = node.dispatches and re.fullmatch(r"aten::.*|\w+Backward\d+", node.event.name) is not None
     for child in node.children:
         half = _weight(child) / 2
