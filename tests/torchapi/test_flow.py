@@ -318,11 +318,11 @@ def test_uses_of_a_result_beside_its_redistribution_are_counted(mesh: DeviceMesh
     def step() -> object:
         whole = gathered(x)
         result = whole.redistribute(placements=[Shard(0)])
-        return result, whole + 1, whole.sum()
+        return result, whole + 1, whole.sum(), whole.to_local().tolist()
 
     there, back = recorded(step).of(Redistribution)
     assert back.undoes == (0,)
-    assert (back.forward_uses, there.other_uses) == (2, 1)
+    assert (back.forward_uses, there.other_uses) == (3, 1)
 
 
 @pytest.mark.parametrize("is_explicit", [True, False])

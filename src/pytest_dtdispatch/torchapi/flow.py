@@ -302,6 +302,7 @@ class DataFlow:
         for tensor in tensors:
             memory = self.of(tensor)
             memory.uses += 1
+            memory.forward_uses += 1
             memory.all_uses += 1
             memory.outer_uses += 1
             memory.plain_uses += not is_dtensor(tensor)
