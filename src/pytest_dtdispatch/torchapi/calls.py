@@ -24,10 +24,11 @@ def leaves_of(values: list[Any]) -> list[Any]:
     return values  # of most ops; torch's tree_leaves takes ten times as long
 
 
-class CallArguments:
-    """Arguments of a call. Lists of them are computed at most once.
+class OpCall:
+    """A call of an op. Lists of its arguments are computed at most once.
 
     Args:
+        func: op overload, or a higher-order operator, which has no schema.
         args: positional arguments: tensors, or the specs that replace them in propagation.
         kwargs: keyword arguments.
 
@@ -35,9 +36,9 @@ class CallArguments:
         leaves: all arguments, flattened.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args, self.kwargs = args, kwargs
-        self.leaves = leaves_of([*args, *kwargs.values()])
+    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs or {}
+        self.leaves = leaves_of([*args, *self.kwargs.values()])
 
     @cached_property
     def tensors(self) -> list[Any]:
@@ -58,20 +59,6 @@ class CallArguments:
     def is_on_meta(self) -> bool:
         """Whether any DTensor is on meta."""
         return are_on_meta(self.leaves)
-
-
-class OpCall(CallArguments):
-    """A call of an op.
-
-    Args:
-        func: op overload, or a higher-order operator, which has no schema.
-        args: positional arguments.
-        kwargs: keyword arguments.
-    """
-
-    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        super().__init__(args, kwargs or {})
-        self.func = func
 
     def run(self) -> Any:
         """Run the call below the mode that handles it, with the autograd and versions of a plain call."""
@@ -154,7 +141,7 @@ class RepetitionContext:
     set_materialize_grads = mark_dirty = mark_non_differentiable = save_for_backward
 
 
-class ConversionCall(CallArguments):
+class ConversionCall:
     """A call of a conversion.
 
     Args:
@@ -164,6 +151,7 @@ class ConversionCall(CallArguments):
         kwargs: keyword arguments.
 
     Attributes:
+        leaves: all arguments, flattened.
         name: name in signatures, such as ``redistribute`` or ``to_local_backward``.
         tensor: converted tensor; None if autograd has no gradient for it.
     """
@@ -175,10 +163,10 @@ class ConversionCall(CallArguments):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        super().__init__(args, kwargs)
-        self.converter, self.function = converter, function
+        self.converter, self.function, self.args, self.kwargs = converter, function, args, kwargs
+        self.leaves = leaves_of([*args, *kwargs.values()])
         self.name = f"{converter.name}_backward" if converter.is_backward else converter.name
-        self.tensor: Any = next(iter(self.tensors), None)
+        self.tensor: Any = next(filter(is_tensor, self.leaves), None)
 
     def arguments_of_repetition(self) -> tuple[Any, ...]:
         """Return the positional arguments, with a replaced context so that the program's is unchanged."""
