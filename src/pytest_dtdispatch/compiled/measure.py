@@ -280,7 +280,7 @@ def run_and_measure_compile(
             stack.callback(torch.compiler.reset)  # the program must not get our compiled code
             rounds = CompileRounds(compilation, subject, caches, plan, folder)
             try:
-                is_random = ran.replay.states.random.has_advanced
+                is_random = ran.replay.random.has_advanced
                 uncompiled = None if is_random else _copy("uncompiled", results)
                 results = rounds.rehearse()
                 compiled = _copy("compiled", results)

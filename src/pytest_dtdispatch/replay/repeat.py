@@ -122,10 +122,10 @@ class WriteRecorder(UnnoticedMode):
                 if self.mesh is None:
                     self.mesh = call.mesh
                 self.is_on_meta |= call.is_on_meta
-                self._replay.states.random.save_all(call.leaves)
+                self._replay.random.save_all(call.leaves)
                 for tensor in call.tensors:
                     for leaf in leaves_behind(tensor, self._visited):
-                        self._replay.states.gradients.save(leaf)
+                        self._replay.gradients.save(leaf)
                 for tensor in call.written:
                     if not keys_of(tensor) <= self._created:
                         # Save before refuse: the first reason wins, and that of save is more specific.
@@ -364,7 +364,7 @@ def restoring(calls: Sequence[RanCall], one_thread: bool) -> Iterator[None]:
         for call in reversed(calls):
             afterwards.callback(call.replay.restore)
         for call in calls:
-            if call.replay.states.masks:  # the call changed a mask: also save the masks of new plans
+            if call.replay.masks:  # the call changed a mask: also save the masks of new plans
                 afterwards.enter_context(call.replay.recording_masks())
             if call.collectives is not None:
                 afterwards.enter_context(observe.around({"collective_output": call.record_collective}))

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.text import ask
-from pytest_dtdispatch.replay.states import SavedState, States, containers_of
+from pytest_dtdispatch.replay.states import (
+    CONTAINERS,
+    Gradients,
+    RandomState,
+    SavedState,
+    containers_of,
+    refill,
+    set_mask,
+)
 from pytest_dtdispatch.replay.storages import (
     Copy,
     GrownStorages,
@@ -23,7 +33,14 @@ from pytest_dtdispatch.replay.storages import (
 from pytest_dtdispatch.rounds.plan import Agreement, agreed
 from pytest_dtdispatch.torchapi import observe
 from pytest_dtdispatch.torchapi.ops import modes_disabled
-from pytest_dtdispatch.torchapi.tensors import memory_key, storages_of, version_of
+from pytest_dtdispatch.torchapi.tensors import (
+    memory_key,
+    set_spec,
+    set_version,
+    spec_of,
+    storages_of,
+    version_of,
+)
 
 
 def agreed_reason(agreement: Agreement | None, reason: str | None) -> str | None:
@@ -44,15 +61,25 @@ class Replay:
         storages: storages of all tensors, for a whole callable; None for an op or a conversion.
 
     Attributes:
-        states: state that the call may change, other than contents of tensors.
+        masks: masks of cached plans.
+        optimizers: containers in the attributes of optimizers, and of objects that adjust them.
+        versions: version counters of tensors.
+        specs: specs of DTensors.
+        gradients: gradients of leaves.
+        random: random states.
         grown: storages that were free before the program's call and allocated after it.
         skip_reason: why the call cannot be repeated; None if it can so far.
         must_rewind: whether repetitions of an op need a restored state; random states do not count.
     """
 
     def __init__(self, leaves: Sequence[Any], storages: Storages | None = None) -> None:
-        found = (storages.gradients(), storages.generators) if storages else ({}, [])
-        self.states = States(leaves, *found)
+        self.masks = SavedState(attrgetter("data", "refcount"), set_mask)
+        self.optimizers = SavedState(methodcaller("copy"), refill, CONTAINERS)
+        self.versions = SavedState(version_of, set_version)
+        self.specs = SavedState(spec_of, set_spec, DTensor)
+        self.gradients = Gradients(storages.gradients() if storages else {})
+        self.random = RandomState(leaves, storages.generators if storages else ())
+        self._states = self.masks, self.optimizers, self.versions, self.specs, self.gradients, self.random
         self.grown = GrownStorages()
         self.skip_reason: str | None = None
         self.must_rewind = False
@@ -74,13 +101,13 @@ class Replay:
 
     def save_mask(self, buffer: Any, *_: Any) -> None:
         """Save the mask of a cached plan."""
-        self.states.masks.save(buffer)
+        self.masks.save(buffer)
 
     def save_version(self, tensor: torch.Tensor) -> None:
         """Save the version counters of a tensor and of its inner tensors."""
         for each in (tensor, *storages_of(tensor)):
             if version_of(each) is not None:
-                self.states.versions.save(each)
+                self.versions.save(each)
 
     def save(self, tensor: torch.Tensor) -> None:
         """Save the layout of a tensor before the call writes to it, and for a whole callable its contents."""
@@ -102,7 +129,7 @@ class Replay:
         """
         if self._is_new(tensor):
             self._created.append(Copy(tensor, self._storages.differ if self._storages else is_freed))
-            self.states.specs.save(tensor)
+            self.specs.save(tensor)
 
     def _is_new(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor that is about to be written to has memory that no earlier one had."""
@@ -116,22 +143,23 @@ class Replay:
 
     def forget(self) -> None:
         """Drop all references to tensors after the call raised, as its traceback references this object."""
-        del self.states, self.grown, self._leaves, self._storages, self._written
+        vars(self).clear()
 
     def settle(self) -> None:
         """Save the state after the program's call; the call is not repeated if it cannot be restored."""
         try:
             with modes_disabled():
                 for leaf in self._leaves:
-                    self.states.specs.save(leaf)
-                self.states.settle()
+                    self.specs.save(leaf)
+                for state in self._states:
+                    state.settle()
                 for tensor, copy, layout in self._written:
                     if copy is None or not all(map(is_freed, storages_of(tensor))):
                         if layout_of(tensor) != layout:
                             raise NoCopyError("runs once: it changed the layout of a tensor that it wrote to")
                         self._after.append(Copy(tensor))
                         self._before.append(copy or self._after[-1])
-                        self.states.specs.save(tensor)
+                        self.specs.save(tensor)
                 self._written.clear()
                 # A tensor may be saved after a write to its view: restore the first copy last.
                 self._before.reverse()
@@ -140,10 +168,10 @@ class Replay:
                     self.grown, self._storages = self._storages.grown(), self._storages.renewed()
                     for owner in self._storages.stateful:
                         for container in ask(containers_of, owner, list[Any]()):
-                            self.states.optimizers.save(container)
+                            self.optimizers.save(container)
         except NoCopyError as error:  # more precise than a reason from a schema
             self.skip_reason = str(error)
-        self.must_rewind = bool(self._before) or bool(self.states.masks)
+        self.must_rewind = bool(self._before) or bool(self.masks)
 
     def settle_repetition(self) -> None:
         """Keep storages allocated that the first repetition did not allocate.
@@ -161,7 +189,8 @@ class Replay:
             return
         try:
             with modes_disabled():
-                self.states.settle()
+                for state in self._states:
+                    state.settle()
                 if self._storages:
                     self._storages.refuse_changed("a later call")
                 self._after = [Copy(copy.tensor) for copy in (*self._created, *self._after)]
@@ -170,25 +199,23 @@ class Replay:
 
     def rewind_op(self) -> None:
         """Restore the state before a repetition of an op: as little as possible, as timed calls follow."""
-        self.states.masks.rewind()
+        self.masks.rewind()
         restore_all(self._before)
 
     def rewind(self) -> None:
         """Restore the state before the call; tensors that it created get their contents after the call."""
-        states = self.states
         with modes_disabled():
-            states.masks.rewind()
-            states.optimizers.rewind()
+            self.masks.rewind()
+            self.optimizers.rewind()
             restore_all((*self._created, *self._before))
-            for state in (self.grown, states.versions, states.gradients, states.random):
+            for state in (self.grown, self.versions, self.gradients, self.random):
                 state.rewind()
 
     def restore(self) -> None:
         """Restore the state after the program's call; restore each part even if another one fails."""
-        states = self.states
         parts: list[SavedState | GrownStorages | Copy]
-        parts = [states.masks, states.optimizers, self.grown, *self._created, *self._after]
-        parts += [states.versions, states.specs, states.gradients, states.random]
+        parts = [self.masks, self.optimizers, self.grown, *self._created, *self._after]
+        parts += [self.versions, self.specs, self.gradients, self.random]
         with modes_disabled(), ExitStack() as last_first:
             for part in reversed(parts):
                 last_first.callback(part.restore)

@@ -6,22 +6,17 @@ import pickle
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from pytest_dtdispatch.core.text import ask
 from pytest_dtdispatch.torchapi.tensors import (
     ask_tensor,
     cuda_generator,
     random_tracker_states,
-    set_spec,
-    set_version,
-    spec_of,
     tensor_query,
-    version_of,
 )
 
 CONTAINERS = (dict, list, set, deque)
@@ -223,31 +218,6 @@ class Gradients(SavedState):
 def set_mask(buffer: Any, mask: tuple[Any, int]) -> None:
     """Set the mask of the buffer of a masked partial sum, and its reference count."""
     buffer.data, buffer.refcount = mask
-
-
-class States:
-    """All state that a call may change, other than the contents of tensors.
-
-    Args:
-        leaves: leaves of the call's arguments.
-        gradients: live leaves and their gradients, by the id of the leaf.
-        generators: random generators of Python and NumPy.
-    """
-
-    def __init__(
-        self, leaves: Sequence[Any], gradients: dict[int, tuple[Any, Any]], generators: Sequence[Any] = ()
-    ) -> None:
-        self.masks = SavedState(attrgetter("data", "refcount"), set_mask)
-        self.optimizers = SavedState(methodcaller("copy"), refill, CONTAINERS)
-        self.versions = SavedState(version_of, set_version)
-        self.specs = SavedState(spec_of, set_spec, DTensor)
-        self.gradients = Gradients(gradients)
-        self.random = RandomState(leaves, generators)
-
-    def settle(self) -> None:
-        """Save all state after the program's call."""
-        for state in vars(self).values():
-            state.settle()
 
 
 @tensor_query(False)
