@@ -77,7 +77,7 @@ class ThreadState(threading.local):
     clears = 0
 
     def __init__(self, keys: Iterator[int], caches: ShardingCaches) -> None:
-        self.key = next(keys)  # the system reuses the identifiers of dead threads
+        self.key = next(keys)  # 0 for that of the step; the system reuses the identifiers of dead threads
         self._caches = caches
         self._lap = self._other_calls = 0
         # Hits and misses of the native cache: before the step, and at the last reading.
@@ -144,7 +144,6 @@ class OpCounter:
         self._seen = Seen()
         self._lap = 0
         self._thread = ThreadState(itertools.count(), self._caches)
-        self._home = self._thread.key
         self._has_threads = False  # whether a thread that is not autograd's has called ops
         self._lines = LineFinder(base)
         self._log: list[Called | _Propagated | AnyEvent] = []
@@ -345,7 +344,7 @@ class OpCounter:
             if not thread.depth:
                 thread.outermost = None  # it references specs
                 at = thread.record_call(self._lap)
-                self._has_threads |= thread.key != self._home and not is_in_backward()
+                self._has_threads |= thread.key > 0 and not is_in_backward()
                 if has_propagated():
                     place, is_direct = self._lines.here(), self._lines.frames.is_called_directly()
                     self._log.append(_Propagated(schema, queried, error, at, place, is_direct))
@@ -354,7 +353,7 @@ class OpCounter:
 
     def _check(self, native_misses: int, native: Sequence[_Propagated]) -> None:
         """Compare the recorded misses of the native cache with torch's counter for this thread."""
-        recorded = sum(one.at.thread == self._home for one in native)
+        recorded = sum(one.at.thread == 0 for one in native)
         if recorded != native_misses:
             warn(
                 f"misses of the native cache: {recorded} were recorded, but torch counts {native_misses}: "
@@ -400,7 +399,7 @@ class OpCounter:
             queried=one.queried,
             cause=reason.without_values or reason.text,
             call=one.at.call,
-            elsewhere=one.at.thread != self._home,
+            elsewhere=one.at.thread > 0,
             remedy=remedy,
             values=reason.values,
             mesh=tuple(call.mesh.shape),

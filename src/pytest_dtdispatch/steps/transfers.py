@@ -64,9 +64,7 @@ from pytest_dtdispatch.torchapi.tensors import (
 class Running(threading.local):
     """The redistribution, conversion, collective and read that a thread runs."""
 
-    implied_by = ""
-    operands = 0  # number of tensor arguments of this op
-    schema: Any = None  # its call, with the placements that it needs
+    schema: Any = None  # call of the op that implies the redistribution, with the placements that it needs
     redistributed: Any = None  # the DTensor whose redistribution is explicit
     has_gradient = False  # whether autograd records it
     node: int | None = None  # number of the node of autograd of the conversion
@@ -127,11 +125,8 @@ class TransferRecorder:
             self._options[optimizer] = numbers_of(optimizer)
 
     def on_implied(self, redistribute: Function, info: Any, schema: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record the op whose arguments are redistributed, and its number of tensor arguments."""
-        leaves = propagated_call(schema).leaves
-        operands = sum(isinstance(leaf, DTensorSpec) for leaf in leaves)
-        implied_by = op_name(schema.op)
-        with patch.multiple(self._running, implied_by=implied_by, operands=operands, schema=schema):
+        """Record the op whose arguments are redistributed."""
+        with patch.object(self._running, "schema", schema):
             return redistribute(info, schema, *args, **kwargs)
 
     def on_redistribution(self, redistribute: Function, *args: Any, **kwargs: Any) -> Any:
@@ -142,19 +137,21 @@ class TransferRecorder:
             return redistribute(*args, **kwargs)
         self.flow.note_thread()
         running, place = self._running, self._lines.here()
-        number = memory = matrices = 0
-        is_for_loss = False
+        number = memory = matrices = operands = 0
+        is_for_loss, implied_by = False, ""
+        if running.schema is not None:
+            implied_by, leaves = op_name(running.schema.op), propagated_call(running.schema).leaves
+            operands = sum(isinstance(leaf, DTensorSpec) for leaf in leaves)
         versions = self.flow.versions(local)
         if running.redistributed is not None:
             version = version_of(running.redistributed)
             number = self._numbers.of_contents(local, version, running.has_gradient, *versions)
             memory = self._numbers.of_memory(local)
-        elif running.implied_by:
+        elif implied_by:
             number = self._numbers.of_contents(local, *versions)
             matrices = self._matrices() if place.phase is Phase.OPTIMIZER else 0
-            is_for_loss = running.implied_by.startswith("_log_softmax.") and is_in_parallel_loss(
-                sys._getframe(1)
-            )
+            if implied_by.startswith("_log_softmax."):
+                is_for_loss = is_in_parallel_loss(sys._getframe(1))
         before, after = _placements(source), _placements(target)
         running.mesh = source.mesh
         MESH_DIMS.add(source.mesh)
@@ -166,14 +163,14 @@ class TransferRecorder:
                 result = redistribute(*args, **kwargs)
             ran = running.collectives
         moved = Redistribution(
-            op=running.implied_by or (is_observed and running.converting) or EXPLICIT,
+            op=implied_by or (is_observed and running.converting) or EXPLICIT,
             tensor=spec_text(source),
             source=before,
             target=after,
             bytes=sum(one.bytes for one in ran),
             tensor_number=number,
             result_number=self._numbers.of_contents(result, 0, running.has_gradient),
-            operands=running.operands,
+            operands=operands,
             memory_number=memory,
             matrices=matrices,
             is_for_loss=is_for_loss,
@@ -191,7 +188,7 @@ class TransferRecorder:
         is_merged = {one.kind for one in ran} == {"all_reduce"} and len({*moved.source} - {"R"}) == 1
         earlier = [self._moves[position] for position in move.earlier]
         is_undone = all((one.source, one.target) == (moved.target, moved.source) for one in earlier)
-        optimizer = running_instance(sys._getframe(), Optimizer) if self._running.implied_by else None
+        optimizer = running_instance(sys._getframe(), Optimizer) if self._running.schema is not None else None
         groups = [] if optimizer is None else optimizer.param_groups
         gradients = (each.grad for group in groups for each in group["params"] if each.grad is not None)
         versions = self.flow.versions(result)
