@@ -104,8 +104,7 @@ class InstructionSampler(Sampler):
         self._make_meter = make_meter
         self._meter: Meter | None = None
         self._forget_methods = forget_methods
-        self._layouts = 0  # of the method cache so far
-        self._has_layouts = True
+        self._layouts = 0  # of the method cache that were requested so far
 
     @property
     def meter(self) -> Meter:
@@ -120,9 +119,8 @@ class InstructionSampler(Sampler):
         """Move the following calls to other slots of the method cache, unless it has had too many layouts."""
         if self._forget_methods is None:
             return
-        self._has_layouts = self._layouts < MAX_LAYOUTS
-        if self._has_layouts:
-            self._layouts += 1
+        self._layouts += 1
+        if self._layouts <= MAX_LAYOUTS:
             self._forget_methods()
 
     def pace(self, miss: int, hit: int, rounds: int, repeat: int) -> Pace:
@@ -139,6 +137,6 @@ class InstructionSampler(Sampler):
 
     def remarks(self) -> tuple[str, ...]:
         """Return a remark if the method cache can no longer be invalidated."""
-        if self._has_layouts:
+        if self._layouts <= MAX_LAYOUTS:
             return ()
         return ("counted in one layout of CPython's method cache: this process has made too many",)
