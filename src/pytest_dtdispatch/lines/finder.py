@@ -227,7 +227,6 @@ class LineFinder(ForwardLines):
     def __init__(self, base: Callable[..., Any] | None = None) -> None:
         super().__init__()
         self._base: CodeType | None = ask(attrgetter("__code__"), base, None)
-        self._home = threading.get_ident()
         self._open = ExitStack()
         self._nodes = self._earlier_nodes = NodeLines()
         # The caller of the latest backward, and callers of running ones by thread. Their lines are resolved

@@ -42,11 +42,8 @@ class LineTracer(ForwardLines):
         self.lines: list[TracedLine] = []
         self.ended_at: CodePlace | None = None
         self.is_interrupted = False
-        self._began_ns = self._tracing_ns = self._event_ns = self._call_ns = 0
-        self._max_tracing = self._check_at_ns = math.inf
         self._is_importing = False
         self.optimizers: dict[int, OptimizerStep | None] = {}
-        self._trace: Callable[..., Any] = self._on_event
         self._stack: list[tuple[FrameOwner, FrameType]] = []
         self._quick_lines = self._last_line_ns = 0
 
@@ -58,7 +55,7 @@ class LineTracer(ForwardLines):
             innermost: innermost running frame to trace; None for none.
             max_tracing: maximum time of tracing relative to the remaining time; tracing ends there.
         """
-        self._trace = self._on_event
+        self._trace: Callable[..., Any] = self._on_event
         self._call_ns = self._unclocked_ns()
         self._enter, self._trace = uncompiled(self._on_entry), uncompiled(self._on_event)
         self._event_ns = self._unclocked_ns()
