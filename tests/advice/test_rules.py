@@ -767,6 +767,27 @@ def test_modules_without_advice(cells: list[Cell], op: OpCalls) -> None:
     assert found(cells=module_cells()) == (), "ops were not recorded"
 
 
+@pytest.mark.parametrize(
+    ("module", "inner", "is_advised"),
+    [
+        ("layers.0.norm", "layers.0.norm.scale", False),
+        ("layers.0.norm", "layers.0.norms", True),
+        ("Norm", "scale", False),
+        ("Norm", "0.scale", False),
+        ("Norm", "", True),
+        ("Norm", "Other", True),
+    ],
+)
+def test_module_with_products_in_a_submodule_gets_no_local_map(
+    module: str, inner: str, is_advised: bool
+) -> None:
+    own = [(cell, cell.place or TRAIN) for cell in module_cells()]
+    cells = [replace(cell, place=replace(place, module=module)) for cell, place in own]
+    product = calls(1, "mm.default", place=replace(TRAIN, module=inner), is_pointwise=False, replacement="")
+    ops = [pointwise(place=replace(TRAIN, module=module)), product]
+    assert bool(found(cells=cells, ops=ops)) is is_advised
+
+
 def test_findings_are_sorted_and_limited_by_class() -> None:
     lines = [replace(TRAIN, line=line) for line in range(12)]
     sizes: list[Any] = [{"place": place, "bytes": 100 * place.line + 8} for place in lines]

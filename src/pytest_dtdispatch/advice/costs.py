@@ -113,6 +113,12 @@ def _grown(observed: Observed, grown: Callable[[StepCounts], int], noun: str, su
         yield Finding((), seen, change, count, noun, saves="saves memory and no time")
 
 
+def _contains(module: str, other: str) -> bool:
+    """Return whether a module is another one, or may call it. The outermost one has the name of its class."""
+    is_outermost = module[:1].isupper() and other != "" and not other[:1].isupper()
+    return other == module or other.startswith(f"{module}.") or is_outermost
+
+
 def elementwise_modules(observed: Observed) -> Iterator[Finding]:
     """Advise if dispatch of a module costs many times its local ops, which only need the local shard."""
     in_modules = ((cell.place.module, cell) for cell in observed.cells if cell.place and cell.place.module)
@@ -132,9 +138,10 @@ def elementwise_modules(observed: Observed) -> Iterator[Finding]:
         # of two models.
         left = calls - 6 * 2 * len({cell.place.module for cell in cells if cell.place})
         # Cells of data of other ranks, for which local tensors do not suffice.
-        moves = [c for c in cells if c.part in REDISTRIBUTION or communicates(c) or c.part == Part.WRAPPING]
+        inside = chain.from_iterable(same for other, same in of_module.items() if _contains(module, other))
+        moves = [c for c in inside if c.part in REDISTRIBUTION or communicates(c) or c.part == Part.WRAPPING]
         in_forward = any(cell.place is not None and cell.place.phase is Phase.FORWARD for cell in moves)
-        is_local = module not in mixing and not in_forward
+        is_local = not any(_contains(module, other) for other in mixing) and not in_forward
         step_ns = sum(cell.ns for cell in observed.cells)
         is_large = ns[Part.DISPATCH] * max(left, 0) >= MIN_SHARE * calls * step_ns
         is_slow = many_ns > 5 * local_ns  # it is 6 to 10 times for a small shard
