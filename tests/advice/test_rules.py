@@ -732,6 +732,16 @@ def test_optimizers_without_advice(cells: list[Cell], optimizer: OptimizerStep |
     assert found(cells=cells, optimizer=optimizer) == ()
 
 
+@pytest.mark.parametrize(("is_clipped", "count"), [(False, 4), (True, 2)])
+def test_clipping_redistributes_norms_of_replicated_gradients(is_clipped: bool, count: int) -> None:
+    weights = [replace(weight, node=number) for number, weight in enumerate(NORM_WEIGHTS)]
+    shards: dict[str, Any] = {"source": ("R",), "target": ("S0",), "bytes": 0}
+    gradients = [moved(backward(layer(0, "norm")), node=number, **shards) for number in range(2)]
+    norm = moved(replace(TRAIN, phase=Phase.CLIPPING), source=("P",), tensor="f32[]", op="add.Tensor")
+    every = [*weights, *gradients, *([norm] if is_clipped else [])]
+    assert [one.count for one in found(*every) if one.change] == [count]
+
+
 def pointwise(module: str = "norm", **changes: Any) -> OpCalls:
     return calls(60, "mul.Tensor", **{"place": layer(0, module), "replacement": "", **changes})
 

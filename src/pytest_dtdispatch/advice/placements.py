@@ -122,9 +122,11 @@ def gathered_parameters(observed: Observed) -> Iterator[Finding]:
     of_gradients = ((one, observed.gradients_of([one], Redistribution)) for one in gathered)
     unreduced = (one for one, moves in of_gradients if not any(_is_partial(each.source) for each in moves))
     keyed = (((one.place and (one.place.file, one.place.line), one.mesh), one) for one in unreduced)
+    # Clipping redistributes the norms of replicated gradients to those of sharded ones, one by one.
+    is_clipped = any(one.phase is Phase.CLIPPING for one in observed.every(Redistribution))
     for group in grouped(keyed).values():
         seen = f"{plural(len(group), 'parameter')} of one dimension gathered by modules"
-        saved = [*group, *observed.gradients_of(group, Redistribution)]
+        saved = [*group, *([] if is_clipped else observed.gradients_of(group, Redistribution))]
         yield _saving(observed, seen, "place them as Replicate()", group, saved)
 
 
