@@ -21,7 +21,11 @@ from pytest_dtdispatch.plugin.kinds import MEASURED
 from pytest_dtdispatch.plugin.pytest_internals import add_to_last_line, terminal_width
 from pytest_dtdispatch.plugin.run import Run
 from pytest_dtdispatch.report.document import Document, Span, Tone, View, notice, one_line, paragraph
-from pytest_dtdispatch.report.judgements import comparison_document, judgement_document
+from pytest_dtdispatch.report.judgements import (
+    comparison_document,
+    inconclusive,
+    judgement_documents,
+)
 from pytest_dtdispatch.report.notes import proved
 from pytest_dtdispatch.report.screen import print_text
 from pytest_dtdispatch.report.summary import worst_of
@@ -118,8 +122,7 @@ def print_section(reporter: Any, run: Run, verbosity: int) -> None:
     for failure, number in Counter(run.failures()).items():
         words = failure if number == 1 else failure.replace(" ", "s ", 1)
         add_to_last_line(reporter, words, [words] * number, is_failure=True)
-    judged = [row for gate in run.reported.gates for row in gate.verdicts]
-    undecided = [row for row in judged if row.verdict is Verdict.INCONCLUSIVE]
+    undecided = inconclusive(run.reported.gates)
     if undecided:
         add_to_last_line(reporter, str(Verdict.INCONCLUSIVE), undecided)
     unmeasured = reporter.stats.get("passed", ()) if nothing else run.unmeasured()
@@ -157,7 +160,7 @@ def _documents(run: Run, view: View, width: int, nothing: str, verbosity: int) -
         yield notice(f"gate: thresholds are set, but {why}: nothing was compared")
     elif reported.uncompared and not reported.gates:
         yield notice(f"not compared with the saved run: {reported.uncompared}")
-    yield from (judgement_document(gate, view) for gate in reported.gates)
+    yield from judgement_documents(reported.gates, view)
     yield run.log.document()
     worst = worst_of(reported, shown.values())
     if worst:

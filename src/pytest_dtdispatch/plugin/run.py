@@ -39,6 +39,7 @@ from pytest_dtdispatch.plugin.ranks import rank_of
 from pytest_dtdispatch.plugin.relaunch import METER, uncaptured
 from pytest_dtdispatch.plugin.resolve import TestContext, context_of
 from pytest_dtdispatch.report.document import notice
+from pytest_dtdispatch.report.judgements import failures
 from pytest_dtdispatch.report.run import Baseline, FailedTest, ReportedRun
 from pytest_dtdispatch.report.screen import ProgressLine, is_watched
 from pytest_dtdispatch.report.summary import error_commands
@@ -321,9 +322,8 @@ class Run:
 
     def failures(self) -> list[str]:
         """Return the kinds of failures other than of tests."""
-        gates = ["gate failed" for gate in self.reported.gates if gate.has_failed]
         hooks = ["hook failed" for _ in problems(self._config)]
-        return gates + hooks + self.log.failures
+        return failures(self.reported.gates) + hooks + self.log.failures
 
 
 def is_fixture_used(item: pytest.Item) -> bool:

@@ -22,7 +22,7 @@ from pytest_dtdispatch.core.row_id import RowId
 from pytest_dtdispatch.core.signatures import mesh_text
 from pytest_dtdispatch.core.store import TestRecord
 from pytest_dtdispatch.core.text import first_of, plural, show_progress
-from pytest_dtdispatch.core.verdicts import RowVerdict, TimeChange, Verdict, complaint
+from pytest_dtdispatch.core.verdicts import RowVerdict, Verdict, complaint
 from pytest_dtdispatch.errors import GateError, MeasurementError, RanksError
 from pytest_dtdispatch.lines.wrappers import pass_over
 from pytest_dtdispatch.plugin import resolve
@@ -35,6 +35,7 @@ from pytest_dtdispatch.plugin.run import Run, is_fixture_used, shown_progress
 from pytest_dtdispatch.plugin.settings import MARKER
 from pytest_dtdispatch.plugin.workers import PROBLEMS, RECORD, SELECTED, decode_record, encode_record
 from pytest_dtdispatch.ranks.merge import merge_records
+from pytest_dtdispatch.report.judgements import slower_tests
 from pytest_dtdispatch.report.run import FailedTest
 
 # Pauses before tests run again: other machines may slow a core for seconds.
@@ -223,8 +224,7 @@ class Session:
                     self._run_again(timed, pause_s, "as the run is saved")
             if run.gates.baseline:
                 for pause_s in PAUSES_S:
-                    failed = [row for gate in run.judged().gates for row in gate.failed]
-                    slower = {row.row.test for row in failed if isinstance(row.change, TimeChange)}
+                    slower = slower_tests(run.judged().gates)
                     again = [item for item in session.items if resolve.row_nodeid(item) in slower]
                     if not 0 < len(again) <= MAX_AGAIN:
                         break

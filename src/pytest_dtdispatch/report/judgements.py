@@ -287,3 +287,33 @@ def comparison_document(compared: Sequence[RowVerdict], view: View, proofs: Iter
     }
     legend = f"base and now: least sample. slower, faster: by more than {NOISY:.0%}, without a threshold."
     return Document((*comparison_blocks(free, view), *proofs), legend, meanings)
+
+
+# Other files do not loop over verdicts: tools/call_path.py prints the files that do.
+
+
+def worst_row(gates: Iterable[Judgement], compared: Sequence[RowVerdict]) -> str:
+    """Describe the worst row that gates judged; rows over their limits are listed by their gate."""
+    judged = [row for gate in gates if gate.where != LIMITS for row in gate.verdicts]
+    return worst_text(compared or judged)
+
+
+def failures(gates: Iterable[Judgement]) -> list[str]:
+    """Return the kind of failure of each failed gate."""
+    return ["gate failed" for gate in gates if gate.has_failed]
+
+
+def slower_tests(gates: Iterable[Judgement]) -> set[str]:
+    """Return the tests with rows for whose times a gate fails."""
+    failed = [row for gate in gates for row in gate.failed]
+    return {row.row.test for row in failed if isinstance(row.change, TimeChange)}
+
+
+def inconclusive(gates: Iterable[Judgement]) -> list[RowVerdict]:
+    """Return the rows that could not be decided."""
+    return [row for gate in gates for row in gate.verdicts if row.verdict is Verdict.INCONCLUSIVE]
+
+
+def judgement_documents(gates: Iterable[Judgement], view: View) -> list[Document]:
+    """Render the judgement of each gate."""
+    return [judgement_document(gate, view) for gate in gates]

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_dtdispatch.core.results import Advice, row_key
 from pytest_dtdispatch.core.signatures import cut_name, cut_words
 from pytest_dtdispatch.core.text import escape_controls, first_of, plural
-from pytest_dtdispatch.core.verdicts import LIMITS, Judgement, RowVerdict, Verdict
+from pytest_dtdispatch.core.verdicts import Judgement, RowVerdict, Verdict
 from pytest_dtdispatch.report.document import (
     KINDS,
     Block,
@@ -33,7 +33,7 @@ from pytest_dtdispatch.report.judgements import (
     judgement_document,
     row_text,
     verdict_counts,
-    worst_text,
+    worst_row,
 )
 from pytest_dtdispatch.report.markdown import document_text, escaped, folded
 from pytest_dtdispatch.report.run import ReportedRun
@@ -106,9 +106,8 @@ def about_run(run: ReportedRun) -> list[str]:
 
 def worst_of(run: ReportedRun, documents: Iterable[Document]) -> str:
     """Return the text on the worst row of a run, by its gates if there are any; empty without one."""
-    if run.compared or run.gates:  # rows over their limits are listed by their gate
-        judged = [row for gate in run.gates if gate.where != LIMITS for row in gate.verdicts]
-        return worst_text(run.compared or judged)
+    if run.compared or run.gates:
+        return worst_row(run.gates, run.compared)
     return cut_words(next((document.worst for document in documents if document.worst), ""))
 
 
