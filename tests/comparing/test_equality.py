@@ -79,6 +79,14 @@ def test_equal_results_have_no_difference(result: Any) -> None:
     compare(result, result)
 
 
+def test_dicts_in_another_order_are_equal() -> None:
+    first, other = {"loss": torch.ones(2), "norm": 3}, {"norm": 3, "loss": torch.ones(2)}
+    compare(first, other)
+    compare(first, other, equal=torch.testing.assert_close)
+    with pytest.raises(UnequalError, match=r"at result\['norm'\], 4 is not 3"):
+        compare(first, {**other, "norm": 4})
+
+
 def test_subclass_is_compared_without_its_torch_function() -> None:
     result = torch.ones(2).as_subclass(Opaque)  # created here, because other tests inspect all live tensors
     compare(result, result)
