@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -235,7 +236,9 @@ class LinesWithValue(NamedTuple):
         every = [*self.rest, *chain(*self.of_containers, *self.others)]
         deciding = ("_IF_", "COMPARE", "TO_BOOL", "UNARY_NOT", "CONTAINS")  # in names of instructions
         indexes = any(each.opname == "BINARY_SUBSCR" for each in chain(*self.others))
-        counts = any(each.argval == "range" for each in (*self.before, *every))
+        # From Python 3.12 on, the range that a comprehension has begun to iterate is in the same code.
+        begun = max((n for n, each in enumerate(self.before) if each.opname == "FOR_ITER"), default=0)
+        counts = any(each.argval == "range" for each in (*self.before[begun:], *every))
         return indexes or counts or any(word in each.opname for each in every for word in deciding)
 
     @property
@@ -260,11 +263,11 @@ def _lines_with_value(frame: FrameType) -> LinesWithValue:
     before = code[max([0, *(first for first in begins if first <= at)]) : at + 1]
     rest = _rest_of_statement(code[at + 1 :])
     containers = _written_containers(frame, [*before, *rest])
-    of_containers = [line for line in lines if containers & _loaded(line)]
+    of_containers = [line for line in lines if containers & _names(line, "LOAD")]
     with_value = [rest, *of_containers]
     for line in with_value:  # grows
-        stored = {each.argval for each in line if each.opname.startswith("STORE_")}
-        with_value += [each for each in lines if stored & _loaded(each) and each not in with_value]
+        stored = _names(line, "STORE")
+        with_value += [each for each in lines if stored & _names(each, "LOAD") and each not in with_value]
     others = with_value[1 + len(of_containers) :]
     is_comprehension = frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
     return LinesWithValue(before, rest, of_containers, others, is_comprehension)
@@ -281,9 +284,15 @@ def _rest_of_statement(after: Sequence[dis.Instruction]) -> Sequence[dis.Instruc
     return after[: last + 2]
 
 
-def _loaded(line: Iterable[dis.Instruction]) -> set[Any]:
-    """Return the names that instructions load."""
-    return {each.argval for each in line if "LOAD_" in each.opname}
+def _names(line: Iterable[dis.Instruction], action: str) -> set[str]:
+    """Return the names that instructions load or store; one instruction of Python 3.13 has two names."""
+    found: set[str] = set()
+    for each in line:
+        if each.opname not in ("LOAD_CONST", "LOAD_FAST_AND_CLEAR"):  # the latter saves an outer variable
+            names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+            actions = re.findall("LOAD|STORE", each.opname)
+            found.update(name for name, word in zip(names, actions, strict=False) if word == action)
+    return found
 
 
 def _written_containers(frame: FrameType, line: Sequence[dis.Instruction]) -> set[str]:
@@ -292,8 +301,8 @@ def _written_containers(frame: FrameType, line: Sequence[dis.Instruction]) -> se
     if not any(each.opname == "STORE_SUBSCR" or each.argval in methods for each in line):
         return set()
     values = {**frame.f_globals, **frame.f_locals}
-    names = {each.argval for each in line if each.opname.startswith("LOAD_") and each.argval in values}
-    return {name for name in names if isinstance(values[name], (list, dict, set, deque))}
+    containers = (list, dict, set, deque)
+    return {name for name in _names(line, "LOAD") if isinstance(values.get(name), containers)}
 
 
 def waits_for_device(tensor: Any) -> bool:
