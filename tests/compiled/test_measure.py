@@ -329,6 +329,17 @@ def test_measured_code_is_not_reused_by_the_program() -> None:
     assert compiler.graphs == ours + 1
 
 
+def test_eager_calls_of_a_compiled_function_have_a_note() -> None:
+    compiled = torch.compile(double, backend="eager")
+
+    def outer(x: Any) -> Any:
+        return compiled(x) * 2
+
+    functions = (double, outer, compiled)
+    plain, *found = (measured(fn, torch.ones(3)).measurement.figures.notes for fn in functions)
+    assert found == [(*plain, "eager: the function itself runs compiled code")] * 2
+
+
 def test_unrepeatable_call_is_not_compiled() -> None:
     x = torch.ones(3)
     compiled = measure(lambda: x.resize_(5), backend="eager")

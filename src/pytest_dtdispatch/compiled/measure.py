@@ -287,6 +287,9 @@ def run_and_measure_compile(
                 if uncompiled is not None and compiled is not None:
                     difference = difference_of(uncompiled, compiled, _assert_close)
                 figures = rounds.run()
+                if ran.is_compiled:
+                    note = "eager: the function itself runs compiled code"
+                    figures = replace(figures, notes=(*figures.notes, note))
             except NoCopyError as error:  # another thread freed a tensor that the function writes to
                 figures = Figures(notes=(str(error),))
             counts, gave_up = rounds.counts, rounds.gave_up
