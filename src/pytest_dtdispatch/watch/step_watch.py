@@ -132,9 +132,11 @@ class BudgetRequest(NamedTuple):
         Example:
             >>> BudgetRequest(20, 2, 0).too_few(12, 300_000_000)
             'the loop ended after 12 steps, and one takes about 127'
+            >>> BudgetRequest(1, 2, 0).too_few(60, 60_000_000_000)
+            'the loop ended after 60 steps, and one takes about 61'
         """
         step_ns = (now_ns - self.at_ns) / (completed - self.after) if completed > self.after else math.inf
-        needed = self.first - 1 + steps_needed(self.steps, step_ns)
+        needed = max(self.first - 1 + steps_needed(self.steps, step_ns), completed + 1)
         return f"the loop ended after {plural(completed, 'step')}, and one takes about {needed:,}"
 
 
