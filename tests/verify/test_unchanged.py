@@ -13,8 +13,10 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim import SGD, AdamW
 
+from pytest_dtdispatch.core.store import ResultStore
 from pytest_dtdispatch.torchapi.propagator import ShardingCaches
 from pytest_dtdispatch.torchapi.tensors import local_of, shards_of_simulated_ranks, version_of
+from pytest_dtdispatch.verify.mode import Verifier
 from tests.probes import LOCAL_TENSOR, needs
 from tests.verify.programs import verified
 
@@ -113,3 +115,11 @@ def test_error_of_the_program_is_raised_unchanged(simulated: DeviceMesh) -> None
             run(lambda: a @ a)
         errors.append(str(raised.value))
     assert errors[0] == errors[1]
+
+
+def test_op_that_raises_has_a_reason(simulated: DeviceMesh) -> None:
+    a = distribute_tensor(torch.ones(8, 4), simulated, [Shard(0)])
+    with Verifier(ResultStore()) as verifier, pytest.raises(RuntimeError):
+        a @ a
+    found = verifier.result("step")
+    assert (found.calls, found.compared, found.skipped) == (1, 0, {"that raise": 1})

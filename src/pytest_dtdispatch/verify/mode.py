@@ -178,7 +178,12 @@ class Verifier(ConversionCapture):
         if reason:
             self._skipped[reason] += 1
         arguments = None if reason else self._attempt(self._arguments, tensors, op, place)
-        result = run()
+        try:
+            result = run()
+        except Exception:
+            if arguments is not None:
+                self._skipped["that raise"] += 1
+            raise
         if arguments is not None:
             self._attempt(compare, arguments, result, op, place)
         elif reason in ("", NOT_DEFINED):
