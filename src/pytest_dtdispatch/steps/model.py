@@ -232,10 +232,16 @@ class CountKind(NamedTuple):
 
 
 def event_kind(
-    name: str, events: Callable[[StepCounts], Any], metric: str = "", meaning: str = "", **options: Any
+    name: str,
+    events: Callable[[StepCounts], Sequence[StepEvent]],
+    metric: str = "",
+    meaning: str = "",
+    is_omitted: bool = False,
+    follows_moves: bool = False,
 ) -> CountKind:
     """Return the kind that counts these events, with one name for its column, its limit and in A/B runs."""
-    return CountKind(events, name, name, metric, f"{name}_per_step", meaning=meaning, **options)
+    kind = CountKind(events, name, name, metric, f"{name}_per_step", meaning=meaning)
+    return kind._replace(is_omitted=is_omitted, follows_moves=follows_moves)
 
 
 def bytes_kind(name: str, runs: Callable[[StepCounts], Sequence[Collective]]) -> CountKind:
@@ -244,7 +250,12 @@ def bytes_kind(name: str, runs: Callable[[StepCounts], Sequence[Collective]]) ->
 
 
 def growth_kind(
-    name: str, number: str, title: str, meaning: str, metric: str = "", listed: Any = None
+    name: str,
+    number: str,
+    title: str,
+    meaning: str,
+    metric: str = "",
+    listed: Callable[[StepCounts], Sequence[str]] | None = None,
 ) -> CountKind:
     """Return the kind of a number of a step that counts growth."""
     per_step = f"{name}_per_step"
