@@ -123,7 +123,8 @@ class LineTracer(ForwardLines):
         if frame.f_code.co_name == "step":
             optimizer = frame.f_locals.get("self")
             if isinstance(optimizer, Optimizer):
-                self.optimizers[id(optimizer)] = describe_optimizer(optimizer)()
+                describe = describe_optimizer(optimizer)
+                self.optimizers[id(optimizer)] = describe() if describe else None
         return self._record(began)
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:

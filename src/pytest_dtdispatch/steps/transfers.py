@@ -120,7 +120,7 @@ class TransferRecorder:
         self._checksums: dict[Hashable, int] = {}  # of the first result of each tensor and placements
         self._uses: dict[int, Use] = {}  # of redistributions, conversions and reads, by the id of the event
         self._referred: list[Converted] = []  # those since the last backward pass
-        self._stepped: dict[int, Callable[[], OptimizerStep | None]] = {}
+        self._stepped: dict[int, Callable[[], OptimizerStep] | None] = {}
         for optimizer in self._options:
             self._options[optimizer] = numbers_of(optimizer)
 
@@ -232,7 +232,7 @@ class TransferRecorder:
     def optimizer_steps(self) -> tuple[OptimizerStep | None, ...]:
         """Return the optimizers of the step, if its ops are recorded; call it after they were counted."""
         with self.flow.paused():
-            return tuple(describe() for describe in self._stepped.values())
+            return tuple(describe() if describe else None for describe in self._stepped.values())
 
     def completed(self, events: Iterable[Any]) -> Iterator[Any]:
         """Complete the events of a step whose ops were recorded with uses of their tensors."""

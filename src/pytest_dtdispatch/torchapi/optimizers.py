@@ -34,14 +34,14 @@ class Layout(NamedTuple):
     mesh: Any
 
 
-def describe_optimizer(optimizer: Optimizer) -> Callable[[], OptimizerStep | None]:
-    """Return a function that describes an optimizer as it is now; it returns None for a class not of torch.
+def describe_optimizer(optimizer: Optimizer) -> Callable[[], OptimizerStep] | None:
+    """Return a function that describes an optimizer as it is now; None if its class is not torch's.
 
     The function may step another optimizer for a trial: call it after the ops of the step were counted.
     """
     kind = type(optimizer)
     if getattr(torch.optim, kind.__name__, None) is not kind:
-        return no_optimizer
+        return None
     has_plain = is_partial = False
     layouts: list[Layout] = []
     for number, group in enumerate(optimizer.param_groups):
@@ -55,10 +55,6 @@ def describe_optimizer(optimizer: Optimizer) -> Callable[[], OptimizerStep | Non
         kind.__name__, _option_of(optimizer), has_plain, is_partial, tensors=len(layouts)
     )
     return partial(_with_lists, described, layouts)
-
-
-def no_optimizer() -> None:
-    """Return no description."""
 
 
 def _with_lists(described: OptimizerStep, layouts: Sequence[Layout]) -> OptimizerStep:
