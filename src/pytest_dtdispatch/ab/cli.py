@@ -40,12 +40,13 @@ RULE_OPTIONS = {
 
 def read_percent(text: str) -> float:
     """Parse a percentage into a fraction."""
+    most = 10.0
     try:
         fraction = read_decimal(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
     except ValueError:
         fraction = 0.0
-    if not 0 < fraction <= 10.0:
-        raise ValueError("a percentage above 0% and at most 1000%, such as 7.5%")
+    if not 0 < fraction <= most:
+        raise ValueError(f"a percentage above 0% and at most {most:.0%}, such as 7.5%")
     return fraction
 
 

@@ -73,8 +73,8 @@ def micro_batches(observed: Observed) -> Iterator[Finding]:
                 change += " before each use of the gradients"
             sums_in = observed.groups[number].sums_in
             if sums_in:
-                change += ", with reduce_dtype=torch.float32 in the policy: else they are summed in "
-                change += sums_in
+                policy = "reduce_dtype=torch.float32 in the policy"
+                change += f", with {policy}: else they are summed in {sums_in}"
             saved[change] += chain(*skipped)
     for change, others in saved.items():
         groups = {one.fsdp_group for one in others}

@@ -43,11 +43,12 @@ def possible_causes(then: Mapping[str, str], now: Mapping[str, str], any_machine
     packages = ("numpy", "pytest", "plugins")  # the least probable causes
     names = [name for name in differing if name not in packages]
     names += [name for name in differing if name in packages]
-    first, rest = names[:3], names[3:]
-    changes = {name: _change(then.get(name, ""), now.get(name, "")) for name in first}
+    most = 3  # listed
+    changes = {name: _change(then.get(name, ""), now.get(name, "")) for name in names[:most]}
     lines = [f"another environment: {name}: {change}" for name, change in changes.items()]
+    rest = names[most:]
     if rest:
-        lines[-1] += f"; and {len(rest)} more: {', '.join(rest[:3])}"
+        lines[-1] += f"; and {len(rest)} more: {', '.join(rest[:most])}"
     return tuple(lines)
 
 

@@ -304,13 +304,13 @@ def objects_near(frame: FrameType | None) -> Iterator[Any]:
         frame = frame.f_back
 
 
-def _inside(value: Any) -> list[Any]:
-    """Return up to 100 objects inside of an object."""
+def _inside(value: Any, most: int = 100) -> list[Any]:
+    """Return objects inside of an object."""
     if issubclass(type(value), (list, tuple)):
-        return list(value[:100])
+        return list(value[:most])
     found = value if type(value) is dict else getattr(value, "__dict__", {})
     is_code = isinstance(value, (ModuleType, FunctionType, type)) or type(found) is not dict
-    return [] if is_code else list(found.values())[:100]
+    return [] if is_code else list(found.values())[:most]
 
 
 def owners_near(frame: FrameType | None) -> Iterator[Any]:
