@@ -121,11 +121,11 @@ def choose(why_no_hardware: str) -> tuple[str, str]:
 
 def why_no_hardware_counter() -> str:
     """Return why the hardware counter is not usable; empty if it counts two loops correctly."""
-    command = [sys.executable, "-m", HARDWARE_PROBE]
+    command, longest_s = [sys.executable, "-m", HARDWARE_PROBE], 120
     try:
-        probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=longest_s)
     except subprocess.TimeoutExpired:
-        return "the probe of the hardware counter did not end within 120 s"
+        return f"the probe of the hardware counter did not end within {longest_s} s"
     if probe.returncode:
         last = (probe.stderr.strip().splitlines() or [f"exit status {probe.returncode}"])[-1]
         return f"the probe of the hardware counter failed: {last}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,8 +13,24 @@ from typing import Any
 
 import pytest
 
-from pytest_dtdispatch.core import parsing
 from pytest_dtdispatch.core.environment import read_world, why_no_world
+from pytest_dtdispatch.core.parsing import (
+    read_argument,
+    read_choice,
+    read_count,
+    read_exports,
+    read_files,
+    read_globs,
+    read_limits,
+    read_mesh,
+    read_names,
+    read_packages,
+    read_ranks,
+    read_rounds,
+    read_seconds,
+    read_switch,
+    read_thresholds,
+)
 from pytest_dtdispatch.core.results import row_key
 from pytest_dtdispatch.core.text import nearest, shown
 from pytest_dtdispatch.errors import DevicesError, DtDispatchError, MeshError
@@ -31,6 +47,23 @@ from pytest_dtdispatch.plugin.settings import (
     Settings,
 )
 
+# Parsers by the name in the table of settings, which must not import them. Those with choices take these too.
+READERS: Mapping[str, Callable[..., Any]] = {
+    "choice": read_choice,
+    "count": read_count,
+    "exports": read_exports,
+    "files": read_files,
+    "globs": read_globs,
+    "limits": read_limits,
+    "mesh": read_mesh,
+    "names": read_names,
+    "packages": read_packages,
+    "ranks": read_ranks,
+    "rounds": read_rounds,
+    "seconds": read_seconds,
+    "switch": read_switch,
+    "thresholds": read_thresholds,
+}
 _SETTINGS = pytest.StashKey[Settings]()
 RUN = pytest.StashKey[Any]()  # the ``run.Run`` of a session that measures
 
@@ -128,7 +161,7 @@ def _marker_values(markers: Collection[pytest.Mark], line: str) -> dict[str, Any
 
 def checked(keyword: str, value: Any) -> Any:
     """Parse a value from the code of a test."""
-    return parsing.read_argument(keyword, value, partial(_value, SETTINGS[keyword]), MeshError)
+    return read_argument(keyword, value, partial(_value, SETTINGS[keyword]), MeshError)
 
 
 @contextmanager
@@ -317,5 +350,5 @@ def _value(setting: Setting, value: Any) -> Any:
         from pytest_dtdispatch.rounds.sampler import SAMPLERS
 
         choices += tuple(name for name in SAMPLERS if name not in choices)
-    read = getattr(parsing, f"read_{setting.reader}")
+    read = READERS[setting.reader]
     return read(value, choices) if choices else read(value)

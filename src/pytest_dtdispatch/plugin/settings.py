@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
     name: str
     default: Any
-    reader: str  # its parser is the function read_READER of ``core.parsing``, which takes the choices too
+    reader: str  # name of its parser in ``READERS`` of ``resolve.py``
     description: str
     metavar: str
     ways: tuple[str, ...]
